@@ -1,7 +1,7 @@
-"""The algorithms, one file each: frozen dataclasses whose `run` is the paper's loop.
+"""The algorithms, one file each: frozen dataclasses with a `run` method that is the paper's loop.
 
-An algorithm awaits every operation that takes time and nothing else, so the same code runs on real
-processes and in simulated time. `sgp_runner.core.worker.Worker` lists the operations.
+An algorithm awaits exactly the operations that take time, so the same code runs on real processes
+and in simulated time. `sgp_runner.core.worker.Worker` lists the operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMER_NAMES = {"sends": "message_layout", "measures": "is_probe", "without_effe
 class Algorithm(Protocol):
     """The interface of an algorithm.
 
-    By default an algorithm is synchronous and works for any number of nodes and any optimizer.
+    By default an algorithm is synchronous and supports any number of nodes and any optimizer.
     """
 
     # Asynchronous workers share one budget of gradients and have no barrier.
@@ -83,10 +83,10 @@ class Algorithm(Protocol):
         return [(epoch, repeats * steps) for epoch, steps in graph]
 
     def cycle(self, size: int) -> int | None:
-        """Return the steps after which the messages and collectives of all workers repeat.
+        """Return the number of steps after which all workers' messages and collectives repeat.
 
-        None if they do not, or change with the epoch. By default it is the period of the only phase
-        of a synchronous algorithm.
+        None if they do not repeat or change with the epoch. By default it is the period of the only
+        phase of a synchronous algorithm.
         """
         topology, phases = getattr(self, "topology", None), self.phases(size)
         repeats = not isinstance(topology, Topology) or topology.repeats
@@ -98,7 +98,7 @@ class Algorithm(Protocol):
         return []
 
     def warning(self, steps: int, epochs: float) -> str | None:
-        """Return a sentence if a setting has no effect in a run of this length, else None."""
+        """Return a warning if a setting has no effect in a run of this length, else None."""
         return None
 
     async def run(self, worker: Worker) -> None: ...

@@ -15,8 +15,8 @@ weighted by their averages per gradient, chi_1 = 1 / lambda_2(L), and chi_2 = ma
 
     eta = 1 / (2 sqrt(chi_1 chi_2));  alpha = sqrt(chi_1 / chi_2) / 2
 
-The seconds per gradient are a running mean with factor 0.5; until the first gradient has ended,
-nothing is mixed. With eta = 0 it is AD-PSGD.
+The seconds per gradient are a running mean with factor 0.5; nothing is mixed before the first
+gradient is complete. With eta = 0 this is AD-PSGD.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class A2CiD2(Algorithm):
-    """Asynchronous gradients, and accelerated pairwise averages.
+    """Asynchronous gradients and accelerated pairwise averages.
 
     topology: every edge joins an odd and an even rank
     averages_per_gradient: number of averages per gradient, counted over all workers, as in AD-PSGD;
         with 0.5 each worker takes part in one average per gradient
-    eta: rate of mixing; null: the value that suits the graph
+    eta: rate of mixing; null: the value derived from the graph
     """
 
     topology: Topology
@@ -134,14 +134,14 @@ class A2CiD2(Algorithm):
 
 
 def measure(worker: Worker, seconds: float) -> None:
-    """Update the seconds per gradient."""
+    """Update the running mean of the seconds per gradient."""
     mean = worker.state.get("seconds_per_gradient", seconds)
     worker.state["seconds_per_gradient"] = (mean + seconds) / 2
 
 
 @functools.lru_cache(maxsize=8)
 def consensus_rates(topology: Any, size: int, averages: float) -> tuple[float, float]:
-    """Return eta and alpha of a graph of ``size`` nodes.
+    """Return eta and alpha for a graph of ``size`` nodes.
 
     averages: averages per gradient, counted over all workers
     """

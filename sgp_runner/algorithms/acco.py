@@ -1,14 +1,15 @@
-"""ACCO (Nabli et al. 2024): all-reduces that take place during the next gradient, without delay.
+"""ACCO (Nabli et al. 2024): all-reduces that overlap the next gradient, without delayed updates.
 
-An optimizer step takes two gradients of each worker. The first, G', is taken at parameters x' that
+An optimizer step uses two gradients of each worker. The first, G', is taken at parameters x' that
 are predicted while the second, G, is computed:
 
     during G at x:        mean G';  x' = x - U(mean G')              (the optimizer's state is kept)
     during G' at x':      mean G;   x <- x - U((mean G' + mean G) / 2)
 
-Each G' is the first gradient of the next step. At the start, G' is taken at x, without overlap. A
-run that ends with a G' drops it. The authors' code divides the optimizer's state among the workers,
-and a mean is a reduce-scatter and an all-gather; an all-reduce sends as many bytes.
+Each G' is the first gradient of the next step. The first G' of a run is taken at x, without
+overlap. If a run ends with a G', it is dropped. The authors' code divides the optimizer's state
+among the workers, and a mean is a reduce-scatter and an all-gather; an all-reduce sends as many
+bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ACCO(Algorithm):
-    """Optimizer steps of two gradients, the first at predicted parameters."""
+    """Optimizer steps on two gradients, the first at predicted parameters."""
 
     title: ClassVar[str] = "ACCO"
     source: ClassVar[str] = "nabli2024"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if isinstance(optim, WrappedOptimizer):
-            what = f"{self.title} takes back steps of the optimizer"
-            raise ConfigError("algo", f"{what}: run it with sgp-run.")
+            what = f"{self.title} undoes steps"
+            raise ConfigError("algo", f"{what}, and a PyTorch optimizer cannot: use sgp-run.")
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 2)]
@@ -62,7 +63,7 @@ class ACCO(Algorithm):
 
 
 def step_without_state(worker: Worker, g: Tensor) -> Tensor:
-    """Return the step to subtract [D] for the gradient ``g``; keep the optimizer's state."""
+    """Return the step to subtract [D] for the gradient ``g``; restore the optimizer's state."""
     copies = {name: buffer.clone() for name, buffer in worker.buffers.items()}
     d = worker.update(g)
     for name, buffer in worker.buffers.items():

@@ -1,6 +1,6 @@
-"""AccumAdam (Wang et al. 2024, Decent-DP): gossip, and Adam whose moments change every few steps.
+"""AccumAdam (Wang et al. 2024, Decent-DP): gossip and Adam, with moments updated every few steps.
 
-In step t = 1, 2, ... of node i, with A steps for one update of the moments and k = ceil(t / A):
+In step t = 1, 2, ... of node i, with A steps per update of the moments and k = ceil(t / A):
 
     a <- a + g / A;  m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g^2
     x_i <- sum_j W_ij x_j - lr m' / (1 - beta1^k) / (sqrt(v' / (1 - beta2^k)) + eps)
@@ -29,11 +29,11 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class AccumAdam(Algorithm):
-    """Gossip while the gradient is computed, and Adam with accumulated moments.
+    """Gossip during the gradient computation, and Adam with accumulated moments.
 
     topology: a symmetric graph
-    accumulate: steps for one update of the moments, A; 8 for GPT-2 and ResNet-50, 4 for the
-        Transformer in the paper
+    accumulate: steps per update of the moments, A; 8 for GPT-2 and ResNet-50, 4 for the Transformer
+        in the paper
     """
 
     topology: Topology

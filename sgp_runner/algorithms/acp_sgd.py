@@ -5,9 +5,10 @@ With the matrices ``M`` and the errors ``e`` of PowerSGD, and A = M + e, steps a
     Q = qr(Q).Q;  p = A Q;    e = A - p Q^T;  P = mean p;  out = P Q^T
     P = qr(P).Q;  q = A^T P;  e = A - P q^T;  Q = mean q;  out = P Q^T
 
-Vectors have their exact mean, in the same all-reduce, which has r sum(m) + v or r sum(k) + v
+Vectors are averaged exactly, in the same all-reduce, which has r sum(m) + v or r sum(k) + v
 numbers. The authors' code draws the first factors without a common seed, and it sends buckets
-during the backward pass. Here the seed is common, and a step sends after its backward pass.
+during the backward pass. Here the seed is common, and a step sends once its backward pass is
+complete.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class ACPSGD(Algorithm):
-    """Mean gradients of low rank, with error feedback, one factor in a step.
+    """Low-rank mean gradients with error feedback, one factor per step.
 
     rank: largest number of columns of a factor
     start: number of steps with an exact all-reduce before the first coded one

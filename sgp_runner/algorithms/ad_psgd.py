@@ -81,7 +81,7 @@ class ADPSGD(Algorithm):
 
 
 def due_averages(worker: Worker, per_gradient: float) -> Iterator[int]:
-    """Yield the numbers of the averages that an active worker starts during its next gradient.
+    """Yield the indices of the averages that an active worker starts during its next gradient.
 
     per_gradient: averages per gradient, counted over all workers
     """
@@ -92,27 +92,27 @@ def due_averages(worker: Worker, per_gradient: float) -> Iterator[int]:
 
 
 def partner(topology: Topology, rank: int, size: int, t: int) -> int:
-    """Return the partner of an active worker in its average number ``t``."""
+    """Return the partner of an active worker in its ``t``-th average."""
     peers = topology.out_peers(rank, size, t)
     return peers[t % len(peers)]
 
 
 def end_averages(worker: Worker) -> None:
-    """Tell rank 0, by an empty message, that this active worker starts no more averages."""
+    """Send rank 0 a goodbye, an empty message: this active worker starts no more averages."""
     worker.comm.send(0, worker.params.new_empty(0))
 
 
 def averages_may_follow(worker: Worker) -> bool:
-    """Whether an active worker may still start an average with this passive one.
+    """Return whether an active worker may still start an average with this passive worker.
 
-    Rank 0 waits for the goodbyes of all active workers, the others for that of rank 0: with one
-    from each active to each passive worker, messages would grow with the square of the workers.
+    Rank 0 waits for the goodbyes of all active workers, other ranks only for rank 0's:
+    goodbyes from all active to all passive workers would grow with the square of the workers.
     """
     return worker.counter("goodbyes") < (1 if worker.rank else worker.size // 2)
 
 
 def count_goodbye(worker: Worker) -> None:
-    """Count a goodbye of a passive worker; rank 0 passes the last one on."""
+    """Count a goodbye that a passive worker received; rank 0 forwards the last one."""
     worker.increment("goodbyes")
     if not worker.rank and not averages_may_follow(worker):
         for j in range(2, worker.size, 2):

@@ -20,7 +20,7 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class ARSGD(Algorithm):
-    """Every node takes the same step.
+    """Synchronous steps that are the same on every node.
 
     average: gradients (communication overlaps the backward pass), or parameters after a local step.
         Both give the same result for SGD, but not for Adam; the SlowMo paper's baseline for
@@ -36,7 +36,7 @@ class ARSGD(Algorithm):
     def __post_init__(self) -> None:
         if self.average == "parameters" and not isinstance(self.codec, Identity):
             raise ConfigError(
-                "algo.codec", "only gradients are coded: use algo.average=gradients, or codec=none."
+                "algo.codec", "a codec needs gradients: use algo.average=gradients, or codec=none."
             )
 
     async def run(self, worker: Worker) -> None:

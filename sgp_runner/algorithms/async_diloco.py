@@ -2,17 +2,18 @@
 
 A worker takes inner steps from ``theta``, sends the server their change ``g = theta - x``, and
 continues from the server's parameters. The server applies the arrivals t = 0, 1, ... of ``g`` with
-``N = delay``, and B = m = 0 at first (Delayed Nesterov, Alg. 3):
+``N = delay``, starting from B = m = 0 (Delayed Nesterov, Alg. 3):
 
     B <- B + g
     if N divides t + 1:  m <- beta m + B / N;  theta <- theta - lr ((1 - c N + c) beta m + g / N)
                          B <- 0
     else:                theta <- theta - lr (c beta m + g / N)
 
-After the first arrival the server waits ``grace`` seconds for more. It applies the outer gradients
-of this batch in the order of arrival. All workers of the batch restart from the same parameters.
-Worker w, with speed v_w, takes ``floor(period v_w / max v)`` inner steps (DyLU); the minimum of 1
-step is our addition. With equal speeds and ``N`` workers in every batch this is DiLoCo.
+After the first arrival the server waits ``grace`` seconds for further arrivals. It applies the
+outer gradients of this batch in the order of arrival. All workers of the batch restart from the
+same parameters. Worker w, with speed v_w, takes ``floor(period v_w / max v)`` inner steps (DyLU);
+the minimum of 1 step is our addition. With equal speeds and ``N`` workers in every batch this is
+DiLoCo.
 
 The state of an inner optimizer stays on its worker. The learning rate follows the worker's own
 steps on its shard. Here each worker keeps its shard, whereas in the paper it receives a shard that
@@ -44,14 +45,14 @@ LONG = Horizon(1e6, 1.0, 1, 1)  # at its end, a schedule has its last learning r
 
 @dataclass(frozen=True)
 class AsyncDiLoCo(Algorithm):
-    """Local steps on workers, and an outer step on a server for each worker that finishes.
+    """Local steps on workers, and an outer step on a server whenever a worker finishes its steps.
 
     period: inner steps of the fastest worker between its outer gradients, H
     lr: outer learning rate
     momentum: outer momentum, beta
     delay: outer gradients per momentum step, N; null: the number of nodes
     c: share of the momentum in the outer steps between two momentum steps, from 0 to 1 / N
-    grace: time that the server waits for more outer gradients after the first of a batch
+    grace: seconds that the server waits for further outer gradients after the first of a batch
     speeds: speed of each worker, in steps per second or any other unit, e.g. [4,4,2,1]; slower
         workers take fewer inner steps; null: equal speeds
     """
@@ -126,7 +127,7 @@ class AsyncDiLoCo(Algorithm):
 
 
 def dylu(period: int, speeds: Sequence[float] | None, rank: int) -> int:
-    """Return the inner steps of worker ``rank`` if the fastest one takes ``period``."""
+    """Return the inner steps of worker ``rank`` if the fastest worker takes ``period`` steps."""
     share = 1.0 if speeds is None else speeds[rank] / max(speeds)
     return max(1, floor(period * share + 1e-9))  # 0.3 * 10 is 3, despite rounding
 
@@ -138,21 +139,21 @@ def check_speeds(speeds: Sequence[float] | None) -> None:
 
 
 def check_workers(title: str, speeds: Sequence[float] | None, nodes: int, optim: Optimizer) -> None:
-    """Raise ConfigError unless there are ``speeds`` of all nodes, and the last rate is above 0."""
+    """Raise ConfigError unless all nodes have ``speeds`` and the final learning rate is above 0."""
     if speeds is not None and len(speeds) != nodes:
         raise ConfigError(
-            "algo.speeds", f"{len(speeds)} speeds for nodes={nodes}: give one for each."
+            "algo.speeds", f"{len(speeds)} speeds for nodes={nodes}: give one per node."
         )
     if optim.schedule.factor(LONG.epochs, LONG) <= 0:
         raise ConfigError(
             "optim.schedule",
-            f"{title} needs a learning rate above 0 at the end, where the fast workers "
-            "wait for the slow ones: use optim.schedule=warmup_cosine, constant or steps.",
+            f"{title} needs a learning rate above 0 at the end, when fast workers "
+            "wait for slow workers: use optim.schedule=warmup_cosine, constant or steps.",
         )
 
 
 async def work(worker: Worker, server: int, inner_steps: int) -> None:
-    """Send ``server`` the change of each ``inner_steps`` steps; continue from its replies."""
+    """Send ``server`` the change after every ``inner_steps`` steps; continue from its replies."""
     x, worker.lr_follows_own_steps = worker.params, True
     theta = worker.state("start", x.clone)
     for _ in worker.steps():

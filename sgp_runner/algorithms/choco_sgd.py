@@ -74,7 +74,7 @@ class ChocoSGD(Algorithm):
     async def send(
         self, coder: Coder, k: int, change: Tensor, estimate: Tensor, mixed: Tensor
     ) -> None:
-        """Code the change of this node's copy, send it to all peers, and apply it to the copy."""
+        """Encode the change of this node's copy, send it to all peers and apply it to the copy."""
         worker, message = coder.worker, await coder.encode(change, k)
         peers = self.topology.out_peers(worker.rank, worker.size, k)
         for j in peers:

@@ -1,4 +1,4 @@
-"""D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
+"""D-PSGD (Lian et al. 2017, Alg. 1): a neighbourhood average and a local step in every step.
 
 ``combine_while_computing`` is the paper's order, ``x_i <- sum_j W_ij x_j - d_i``. The gradient is
 taken at the parameters before mixing, so the exchange overlaps its computation.

@@ -1,4 +1,4 @@
-"""D-squared (Tang et al. 2018): gossip with a correction for differences between the nodes' data.
+"""D-squared (Tang et al. 2018): gossip with a correction for data heterogeneity between nodes.
 
     x_new = W (x - lr [(x_old - x) / lr_old + g - g_old]),  at first W (x - lr g)
 
@@ -47,7 +47,7 @@ class DSquared(Algorithm):
         if not self.lazy and smallest < -1 / 3 + 1e-9:
             raise ConfigError(
                 "algo.lazy",
-                f"{self.title} diverges where an eigenvalue of the mixing matrix is at most -1/3, "
+                f"{self.title} diverges if an eigenvalue of the mixing matrix is at most -1/3, "
                 f"and the smallest is {smallest:.3g}: use algo.lazy=true, or another graph.",
             )
 

@@ -1,4 +1,4 @@
-"""DeMo (Peng et al. 2024): workers exchange fast components of the momentum and keep the others.
+"""DeMo (Peng et al. 2024): workers exchange the fast components of the momentum and keep the rest.
 
 In every step, for each tensor, with C the orthonormal DCT of its chunks:
 

@@ -1,14 +1,14 @@
-"""DES-LOC (Iacob et al. 2025): local Adam with an averaging period for each of its states.
+"""DES-LOC (Iacob et al. 2025): local Adam with a separate averaging period for each state.
 
     x_i <- x_i - d_i, with the optimizer's moments u_i (of gradients) and v_i (of their squares)
     every period steps:    x_i <- mean x      (also after the last step)
     every period_u steps:  u_i <- mean u
     every period_v steps:  v_i <- mean v
 
-Each worker counts its own steps for the bias correction. The paper averages before a step, and this
-code after the previous step, which is the same. With equal periods this is Local Adam. Momentum SGD
-has only u; with period = 1 it is AR-SGD, for any period_u. Adam with all periods 1 is not AR-SGD,
-which squares the mean gradient instead of averaging the squares.
+Each worker counts its own steps for the bias correction. The paper averages before a step and this
+code after the previous step, which is equivalent. With equal periods this is Local Adam. Momentum
+SGD has only u; with period = 1 it is AR-SGD, for any period_u. Adam with all periods 1 is not
+AR-SGD, which squares the mean gradient instead of averaging the squares.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FIRST, SECOND = ("mean", "momentum", "exp_avg", "momentum_buffer"), ("square", "
 
 @dataclass(frozen=True)
 class DESLOC(Algorithm):
-    """Local steps, and periodic averages of the parameters and of the optimizer's moments.
+    """Local steps and periodic averages of the parameters and the optimizer's moments.
 
     period: steps between averages of the parameters
     period_u: steps between averages of the first moment, or of the momentum of SGD; null: 3 period,
         as recommended in the paper
-    period_v: steps between averages of the second moment; null: 6 period; Local Adam has one value
+    period_v: steps between averages of the second moment; null: 6 period; Local Adam uses one value
         for all three
     """
 
@@ -60,7 +60,7 @@ class DESLOC(Algorithm):
 
     @property
     def periods(self) -> tuple[int, int, int]:
-        """Steps between averages of x, u and v."""
+        """The numbers of steps between averages of x, u and v."""
         return self.period, self.period_u or 3 * self.period, self.period_v or 6 * self.period
 
     def phases(self, size: int) -> list[Phase]:
@@ -79,7 +79,7 @@ class DESLOC(Algorithm):
 
 
 def buffers(worker: Worker, names: Sequence[str]) -> list[Tensor]:
-    """Return the optimizer's buffers with one of the ``names``, after a parameter's number."""
+    """Return the optimizer's buffers with one of the ``names``, ignoring the parameter prefix."""
     return [buffer for name, buffer in worker.buffers.items() if name.rpartition(".")[2] in names]
 
 

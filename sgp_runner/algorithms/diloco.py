@@ -11,9 +11,9 @@ Every ``period`` inner steps, with outer parameters ``theta`` that are the same 
 The state of the inner optimizer stays on its worker. Evaluation uses ``theta``. A shorter last
 period also ends with an outer step. With ``lr = 1`` and ``momentum = 0`` this is local SGD. With
 heavy-ball momentum it is SlowMo over local SGD with a constant learning rate. With ``restart``, v
-is zero again after every so many outer steps (outer-momentum restarting, arXiv 2605.28585).
+is reset to zero after every ``restart`` outer steps (outer-momentum restarting, arXiv 2605.28585).
 
-With ``overlap``, its all-reduce takes place during the next period: `overlapped_diloco`.
+With ``overlap``, the all-reduce takes place during the next period: `overlapped_diloco`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiLoCo(Algorithm):
-    """Local steps, and an outer step along their mean change.
+    """Local steps and an outer step along their mean change.
 
     period: inner steps between outer steps, H; 500 in the first paper, 30 in the scaling-laws paper
     lr: outer learning rate
     momentum: outer momentum
     nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
-    restart: outer steps after which the outer momentum is zero again; null: it never is
+    restart: outer steps after which the outer momentum is reset to zero; null: never
     weights: weights of the workers in the mean: uniform, or examples (proportional to the number of
         examples in a worker's shard)
     overlap: none, or an all-reduce that takes place during the next period: delayed (its mean is
@@ -62,7 +62,7 @@ class DiLoCo(Algorithm):
             check_least(1, "algo", self, "restart")
             if self.overlap != "none":
                 raise ConfigError(
-                    "algo.restart", "an overlapped outer step has no restarts: leave it null."
+                    "algo.restart", "overlapped outer steps cannot restart: leave it null."
                 )
 
     def warning(self, steps: int, epochs: float) -> str | None:
@@ -86,6 +86,6 @@ class DiLoCo(Algorithm):
                     v.zero_()
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:
-        """Return ``theta - x`` [D] of a worker times the weight of the worker."""
+        """Return a worker's ``theta - x`` [D] times the worker's weight."""
         change = theta - worker.params
         return change.mul_(worker.examples) if self.weights == "examples" else change

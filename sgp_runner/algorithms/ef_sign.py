@@ -1,4 +1,4 @@
-"""EF-SignSGD (Karimireddy et al. 2019): coded steps, with error feedback in units of the steps.
+"""EF-SignSGD (Karimireddy et al. 2019): coded steps with error feedback on the steps.
 
     p_i = d_i + e_i;  c_i = C(p_i);  e_i <- p_i - c_i
     x <- x - mean c_i
@@ -6,7 +6,7 @@
 ``d_i`` is the optimizer's step, lr g_i for plain SGD, and ``C`` by default the sign of each number
 times the mean magnitude in its tensor. The error contains the learning rate, so a later change of
 the rate does not rescale it. `ARSGD` with a codec codes gradients, and its error does not contain
-the rate; with plain SGD and a constant rate both are the same.
+the rate; with plain SGD and a constant rate, both are the same.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ EMA = 0.999
 
 @dataclass(frozen=True)
 class GapAware(Algorithm):
-    """Asynchronous SGD with a server that scales down stale gradients.
+    """Asynchronous SGD with a parameter server that scales down stale gradients.
 
     penalty: divisor of a gradient: gap (GA), staleness (SA: the number of steps missed, at least 1)
         or none (ASGD)
@@ -77,7 +77,7 @@ class GapAware(Algorithm):
             server.comm.send(i, self.answer(server, k, i, gradient))
 
     def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
-        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return the ``x`` to send it."""
+        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return the ``x`` to send."""
         x, m, lr = server.params, server.optim.momentum, server.lr
         buffers = 1 if self.momentum == "server" else server.size
         v = server.state("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
@@ -105,7 +105,7 @@ class GapAware(Algorithm):
         return sent[i][1]
 
     def look_ahead(self, x: Tensor, v: list[Tensor], step: float) -> Tensor:
-        """Return the point of the next gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
+        """Return the point for the next gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
         if self.momentum != "dana":
             return x
         for v_j in v:
@@ -113,7 +113,7 @@ class GapAware(Algorithm):
         return x
 
     def gap_of(self, moved: Tensor, typical: Tensor, layers: Sequence[int]) -> Tensor:
-        """Return the gap ``G`` of each parameter [D]: 1 + ``moved`` in units of ``typical``."""
+        """Return the gap ``G`` of each parameter [D]: 1 + ``moved / typical``."""
         import torch
 
         if self.gap == "parameter":

@@ -1,4 +1,4 @@
-"""Gossip-PGA (Chen et al. 2021): gossip, and in every ``period``-th step an exact average.
+"""Gossip-PGA (Chen et al. 2021): gossip with an exact average in every ``period``-th step.
 
     x_i <- sum_j W_ij (x_j - d_j),  or  x_i <- mean_j (x_j - d_j)  if period divides k + 1
 

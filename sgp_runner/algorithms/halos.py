@@ -1,18 +1,18 @@
-"""HALoS (Kim et al. 2025): asynchronous DiLoCo with a server in each region, and one above them.
+"""HALoS (Kim et al. 2025): asynchronous DiLoCo with regional servers and a global server.
 
 A worker takes inner steps from ``theta`` of its regional server, sends the server their change and
-continues from its present ``theta``, as in Async DiLoCo. The regional server applies each change by
-Delayed Nesterov. After ``arrivals`` of them, K, unless an update is on its way:
+continues from its current ``theta``, as in Async DiLoCo. The regional server applies each change by
+Delayed Nesterov. After K = ``arrivals`` changes, unless an update is in flight:
 
     send ref - theta to the global server, and continue
-    at its answer Theta:  theta <- (1 - alpha) theta + alpha Theta;  ref <- theta
+    at its reply Theta:  theta <- (1 - alpha) theta + alpha Theta;  ref <- theta
 
-``ref`` is theta at the last answer. The global server applies each update by Delayed Nesterov and
-answers with its parameters. Changes that arrive while an update is on its way move theta, but are
-never sent up, as in the authors' code: ref is set at the answer, and K counts from there. A run
-ends, by our definition, with an update of each region.
+``ref`` is theta at the last reply. The global server applies each update by Delayed Nesterov and
+replies with its parameters. Changes that arrive while an update is in flight change theta but are
+never sent to the global server, as in the authors' code: ref is set at the reply, and K counts from
+there. A run ends, by our definition, with an update of each region.
 
-With one region, instant links, ``global_lr = 1`` and ``global_momentum = 0`` it is Async DiLoCo.
+With one region, instant links, ``global_lr = 1`` and ``global_momentum = 0`` this is Async DiLoCo.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HALoS(Algorithm):
-    """Local steps, outer steps on regional servers, and outer steps of these on a global server.
+    """Local steps, outer steps on regional servers, and their outer steps on a global server.
 
-    regions: number of regions, of consecutive nodes and of nearly equal sizes
+    regions: number of regions, each of consecutive nodes, of nearly equal sizes
     period: inner steps of the fastest worker between its outer gradients, H
     speeds: speed of each worker, in any unit; slower workers take fewer inner steps; null: equal
         speeds
     lr: outer learning rate of a regional server
     momentum: outer momentum of a regional server
     delay: outer gradients per momentum step of a regional server, N
-    arrivals: outer gradients of a region between its updates of the global server, K
-    alpha: share of the global parameters when a region merges them
+    arrivals: outer gradients of a region between its updates to the global server, K
+    alpha: share of the global parameters when a region merges them with its own
     global_lr: outer learning rate of the global server
     global_momentum: outer momentum of the global server
     global_delay: updates per momentum step of the global server
@@ -140,7 +140,7 @@ class HALoS(Algorithm):
             server.increment("goodbyes")
 
     def apply(self, server: Worker, i: int, message: Tensor) -> None:
-        """Apply an outer gradient of worker ``i``, and answer."""
+        """Apply an outer gradient of worker ``i`` and reply."""
         reference = server.state("reference", server.params.clone)
         if not server.counter("since") and not server.counter("in_flight"):
             reference.copy_(server.params)  # they differ if ranks have been lost

@@ -1,6 +1,6 @@
 """Hybrids (Assran et al. 2019): one algorithm for the first epochs, another for the rest.
 
-For example AR-SGD for 30 epochs and then SGP.
+An example is AR-SGD for 30 epochs, then SGP.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Hybrid(Algorithm):
         if self.switch_epoch < epochs:
             return None
         switch = f"algo.switch_epoch={self.switch_epoch:g}"
-        return f"No algo.then: {switch} is not before the end, epochs={epochs:g}."
+        return f"algo.then never runs: {switch} is not before the end, epochs={epochs:g}."
 
     async def run(self, worker: Worker) -> None:
         before = round(self.switch_epoch * worker.steps_per_epoch) - (worker.step + 1)

@@ -1,4 +1,4 @@
-"""Local SGD (or local Adam): independent steps, and averaged parameters every ``tau`` steps."""
+"""Local SGD (or local Adam): independent steps, with parameters averaged every ``tau`` steps."""
 
 from __future__ import annotations
 

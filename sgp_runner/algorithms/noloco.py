@@ -1,4 +1,4 @@
-"""NoLoCo (Kolehmainen et al. 2025): outer steps that gossip in small groups, without all-reduce.
+"""NoLoCo (Kolehmainen et al. 2025): outer steps with gossip in small groups, without all-reduces.
 
 Every ``period`` inner steps, with outer parameters ``phi`` on each worker, and means over the
 worker's group (a random pair by default):
@@ -35,9 +35,9 @@ PHI, DELTA = 0, 1  # tags
 
 @dataclass(frozen=True)
 class NoLoCo(Algorithm):
-    """Local steps, and outer steps that gossip with a random partner.
+    """Local steps and outer steps that gossip with a random partner.
 
-    topology: a symmetric graph that forms the groups of each exchange, all of the same size
+    topology: a symmetric graph that defines the groups of each exchange, all of the same size
     period: inner steps between exchanges
     lr: outer learning rate, beta in the paper
     momentum: outer momentum, alpha in the paper
@@ -69,7 +69,7 @@ class NoLoCo(Algorithm):
         if len(sizes) > 1:
             raise ConfigError(
                 "nodes",
-                f"{nodes} nodes cannot be divided into groups of one size: use {nodes + 1}.",
+                f"{nodes} nodes cannot be divided into groups of equal size: use {nodes + 1}.",
             )
 
     def group(self, worker: Worker, exchange: int) -> tuple[int, ...]:

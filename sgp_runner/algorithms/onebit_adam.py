@@ -1,7 +1,7 @@
-"""1-bit Adam (Tang et al. 2021): Adam, then steps of a frozen Adam with momenta of one bit.
+"""1-bit Adam (Tang et al. 2021): Adam, then Adam with frozen variance and 1-bit momentum.
 
     warm-up:  g = mean g_i;  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
-    then:     m <- C(beta1 m + (1 - beta1) g_i)        (v stays as it is)
+    then:     m <- C(beta1 m + (1 - beta1) g_i)        (v is frozen)
     always:   x <- x - lr (m / (sqrt(v) + eps) + weight decay)
 
 ``C`` is a mean over all workers, of signs and scales with error feedback (`SignMean`). The momentum
@@ -30,7 +30,7 @@ from sgp_runner.topology.graphs import Phase
 
 @dataclass(frozen=True)
 class OneBitAdam(Algorithm):
-    """Adam whose momentum is averaged as signs, once its variance is frozen.
+    """Adam with momentum that is averaged as signs once the variance is frozen.
 
     codec: codes the momentum, with error feedback: sign, sign_l2 or none (an exact all-reduce)
     warmup_epochs: epochs of Adam with exact means, before the variance is frozen

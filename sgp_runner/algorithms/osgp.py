@@ -30,7 +30,7 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class OSGP(Algorithm):
-    """SGP with messages that may be late.
+    """SGP with messages that may arrive late.
 
     topology: any graph
     tau: number of steps that a message may be late before the worker waits for it; 0 is SGP (with

@@ -1,14 +1,15 @@
-"""DiLoCo with overlapped outer steps (Kale et al. 2025): its all-reduce takes a period.
+"""DiLoCo with overlapped outer steps (Kale et al. 2025): each all-reduce overlaps the next period.
 
-The all-reduce of a period takes place during the next one. With ``Delta`` the weighted change
-``theta - x`` of a worker in this period, ``last`` that of the period before, and ``S`` the mean of
-``last`` over the workers, both 0 in the first period, the outer gradient is
+With ``Delta`` the weighted change ``theta - x`` of a worker in this period, ``last`` that of the
+period before, and ``S`` the mean of ``last`` over the workers, both 0 in the first period, the
+outer gradient is
 
     delayed: S
     eager:   S + (Delta - last) / n, with which theta_i differ
 
-By our definition, a run ends by applying the mean in flight. For delayed this is a last outer step.
-For eager it is theta_i <- theta_i - lr (S - last / n), and then theta is the mean of all theta_i.
+By our definition, a run ends by applying the mean in flight. For ``delayed`` this is a last outer
+step. For ``eager`` it is theta_i <- theta_i - lr (S - last / n), and then theta is the mean of all
+theta_i.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ async def run_overlapped(
     """Run DiLoCo with overlapped outer steps.
 
     change_of: returns the weighted ``theta - x`` [D] of a worker
-    outer: learning rate, momentum, and whether it is Nesterov's
+    outer: learning rate, momentum, and whether to use Nesterov momentum
     """
     x, n, (theta, v) = worker.params, worker.size, outer_state(worker)
     in_flight: list[Any] = worker.state("in_flight", list)  # S, at most one

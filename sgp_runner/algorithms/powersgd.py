@@ -1,4 +1,4 @@
-"""PowerSGD (Vogels et al. 2019): all-reduces of thin factors of the gradient's matrices.
+"""PowerSGD (Vogels et al. 2019): all-reduces of low-rank factors of the gradient's matrices.
 
 A tensor of several dimensions is a matrix [m, k] with an error ``e`` on each worker and a factor
 ``Q`` [k, r], r = min(rank, m, k), that is the same on all workers. In every step, with ``M`` the
@@ -8,7 +8,7 @@ gradient of a worker:
     q = A^T P;  Q = mean q, which the next step starts from
     out = P Q^T;  e = A - P q^T             (error=released: e = A - out)
 
-Vectors have their exact mean. The optimizer takes ``out``, so its momentum is the same on all
+Vectors are averaged exactly. The optimizer takes ``out``, so its momentum is the same on all
 workers. A step has two all-reduces, one after the other, of r sum(m) + v and of r sum(k) numbers; v
 is the total length of the vectors. Coding takes 6 r sum(m k) + 4 D + 2 r^2 sum(m) operations, in 7
 passes over the gradient.
@@ -28,11 +28,11 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class PowerSGD(Algorithm):
-    """Mean gradients of low rank, with error feedback.
+    """Low-rank mean gradients with error feedback.
 
     rank: largest number of columns of a factor
-    error: what a worker sends later: local (the part of its own gradient that was lost), or
-        released (the difference from the result, as in the authors' code)
+    error: error that a worker adds to its next gradient: local (the part of its own gradient that
+        was lost), or released (the difference from the result, as in the authors' code)
     start: number of steps with an exact all-reduce before the first coded one
     """
 

@@ -37,7 +37,7 @@ class PSSGD(Algorithm):
 
 
 async def push_and_pull(worker: Worker) -> None:
-    """Send each gradient to the server; continue from the parameters in the server's reply."""
+    """Send each gradient to the server and continue from the parameters in its reply."""
     server = worker.size
     for _ in worker.steps():
         worker.comm.send(server, await worker.grad())

@@ -1,4 +1,4 @@
-"""QG-DSGDm (Lin et al. 2021): momentum from the change of the model in a step, including gossip.
+"""QG-DSGDm (Lin et al. 2021): momentum from the model's change in a step, including gossip.
 
     x_half = x - lr (g + beta m),  m = beta m_hat + g        (Nesterov; else x - lr m)
     x_new = W x_half
@@ -64,7 +64,7 @@ class QGDSGDm(Algorithm):
 
 
 def replace(buffers: Mapping[str, Tensor], momentum: Tensor) -> None:
-    """Copy ``momentum`` [D] to the buffer of an optimizer, or to its parts, one of each tensor."""
+    """Copy ``momentum`` [D] to the optimizer's buffer, or to its buffers, one per tensor."""
     begin = 0
     for buffer in buffers.values():
         buffer.copy_(momentum[begin : begin + buffer.numel()].view_as(buffer))

@@ -1,17 +1,17 @@
 """RelaySGD (Vogels et al. 2021): each node forwards the models of all others along a tree.
 
-In every step, with ``M_ki`` the message of the last step from neighbour k to node i, a sum of
-models, and ``n_ki`` their number:
+In every step, with ``M_ki`` the previous step's message from neighbour k to node i, a sum of
+models, and ``n_ki`` the number of these models:
 
     y_i = x_i - d_i
     M_ij = y_i + sum_{k != j} M_ki;  n_ij = 1 + sum_{k != j} n_ki       to each neighbour j
     x_i <- (y_i + sum_j M_ji + (n - 1 - sum_j n_ji) x_0) / n
 
 A model that is d edges away arrives d - 1 steps late. Therefore, once the number of steps is at
-least the diameter of the tree, ``x_i`` is the exact mean of one model of each node, and the initial
-parameters ``x_0`` have no part in it. With two nodes it is exact averaging in every step. In place
-of models that have not arrived, the authors' code takes ``x_0``, and their description takes the
-node's own ``y_i`` (``fill=own``).
+least the diameter of the tree, ``x_i`` is the exact mean of one model from each node, without the
+initial parameters ``x_0``. With two nodes this is exact averaging in every step. For models that
+have not arrived, the authors' code substitutes ``x_0``, and their description the node's own
+``y_i`` (``fill=own``).
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class RelaySGD(Algorithm):
-    """A local step, and a mean of delayed models of all nodes.
+    """A local step and a mean of delayed models of all nodes.
 
     topology: a tree
-    fill: model that stands for nodes whose models have not arrived yet: start (the initial one), or
-        own
+    fill: model used for nodes whose models have not arrived yet: start (the initial model), or own
     """
 
     topology: Topology
@@ -47,7 +46,7 @@ class RelaySGD(Algorithm):
         if not (self.topology.symmetric and is_tree(self.topology, nodes)):
             raise ConfigError(
                 "algo.topology",
-                f"{self.title} needs a tree, the same in every step: use tree, or edges of one.",
+                f"{self.title} needs the same tree in every step: use tree, or edges of a tree.",
             )
 
     async def run(self, worker: Worker) -> None:

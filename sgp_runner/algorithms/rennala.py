@@ -1,15 +1,15 @@
-"""Rennala SGD (Tyurin & Richtárik 2023): mini-batches of gradients from whichever worker is ready.
+"""Rennala SGD (Tyurin & Richtárik 2023): steps on the first gradients to arrive from any worker.
 
-A parameter server adds up gradients that were taken at its present parameters x, possibly several
+A parameter server adds up gradients that were taken at its current parameters x, possibly several
 from one worker. Gradients taken at earlier parameters are dropped. After ``B = batch`` gradients:
 
     x <- x - U(mean of the B gradients)
     all workers abandon their gradients and start again at the new x
 
-The server answers each gradient, with an empty message if there are no new parameters, so that no
-worker sends gradients faster than the server takes them. Parameters and gradients carry the number
-k of the server's steps. The learning rate follows the number of gradients that have arrived. B = 1
-is SGD. With equally fast workers and B = n it is PS-SGD.
+The server replies to each gradient, with an empty message if there are no new parameters, so that
+no worker sends gradients faster than the server processes them. Parameters and gradients carry the
+number k of the server's steps. The learning rate follows the number of gradients that have arrived.
+B = 1 is SGD. With equally fast workers and B = n, this is PS-SGD.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sgp_runner.utils.errors import check_least
 class Rennala(Algorithm):
     """Steps on the mean of the first gradients that arrive.
 
-    batch: gradients in a step of the server, B; null: the number of nodes
+    batch: gradients per server step, B; null: the number of nodes
     """
 
     batch: int | None = None

@@ -1,7 +1,7 @@
 """Ringleader ASGD (Maranjyan & Richtárik 2025): asynchronous SGD for workers with unequal data.
 
 A parameter server has, for each worker i, the sum G_i of its gradients and their count b_i. A step
-averages the means of all workers, so none counts more because it is fast:
+averages the means of all workers, so fast workers do not count more:
 
     x <- x - U((1/n) sum_i G_i / b_i)
 
@@ -9,13 +9,13 @@ A round has two phases and n steps.
 
     1. Collect, without a step, until all b_i > 0. Then step, and send x to the last worker.
     2. A gradient of a worker that has not had parameters in this round: add it to G_i, step, send
-       x. One of another worker: add it to the sums of the next round.
+       x. A gradient of another worker: add it to the sums of the next round.
 
-A worker without new parameters continues from those that it has. After the n-th step the sums of
-the next round become the present ones. No gradient in a step is more than 2n - 2 steps old. Here
-the server answers each gradient, with an empty message if there are no new parameters, so that a
+A worker without new parameters continues from its previous ones. After the n-th step the sums of
+the next round become the current ones. No gradient in a step is more than 2n - 2 steps old. Here
+the server replies to each gradient, with an empty message if there are no new parameters, so that a
 worker never starts at parameters that are about to change. The learning rate follows the number of
-gradients that have arrived. With one worker it is SGD.
+gradients that have arrived. With one worker this is SGD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ringmaster ASGD (Maranjyan et al. 2025): asynchronous SGD that drops gradients that are too late.
+"""Ringmaster ASGD (Maranjyan et al. 2025): asynchronous SGD that drops gradients with long delays.
 
 A parameter server counts its steps, k, and sends k with the parameters; a worker returns it with
 the gradient. For a gradient that is ``delay = k - (k of its parameters)`` steps late:
@@ -7,8 +7,8 @@ the gradient. For a gradient that is ``delay = k - (k of its parameters)`` steps
     else:       drop the gradient
     answer x and k in both cases
 
-With ``stop``, as in the authors' code, a worker whose delay has become R is told at once: it
-abandons its gradient and starts again at x. The optimizer's step U is the server's, with its
+With ``stop``, as in the authors' code, a worker whose delay has reached R is notified immediately:
+it abandons its gradient and restarts at x. The optimizer's step U is the server's, with its
 momentum. The learning rate follows the number of gradients that have arrived, and is not scaled by
 the number of workers. R = 1 is SGD, and R = infinity is ASGD.
 """
@@ -73,7 +73,7 @@ class Ringmaster(Algorithm):
 
 
 async def work(worker: Worker, restarts: bool) -> None:
-    """Send gradients and adopt the answers; ``restarts``: whether the server may ask for that."""
+    """Send gradients and adopt the replies; ``restarts``: whether the server requests restarts."""
     restarting = worker.spawn(restart(worker)) if restarts else None
     for _ in worker.steps():
         await push(worker)
@@ -87,7 +87,7 @@ async def work(worker: Worker, restarts: bool) -> None:
 async def push(worker: Worker) -> None:
     """Send the server a gradient, with the number k of its parameters as the last element.
 
-    A gradient that is abandoned starts again, at the parameters of that time.
+    An abandoned gradient is computed again, at the parameters of that time.
     """
     g: Tensor | None = None
     while g is None:
@@ -96,7 +96,7 @@ async def push(worker: Worker) -> None:
 
 
 async def restart(worker: Worker) -> None:
-    """Abandon the gradient in progress whenever the server sends parameters with that request."""
+    """Abandon the gradient in progress whenever the server requests a restart."""
     while (message := await worker.comm.recv(worker.size, RESTART)).numel():
         adopt(worker, message)
         worker.abandon()

@@ -29,7 +29,7 @@ from sgp_runner.utils.errors import ConfigError, inside
 
 @dataclass(frozen=True)
 class SlowMo(Algorithm):
-    """Slow momentum over a synchronous algorithm.
+    """Slow momentum on top of a synchronous algorithm.
 
     base: the fast algorithm; it drains its messages before each slow step
     tau: fast steps between slow steps; null: 12 over local SGD and 48 over other algorithms, as in
@@ -71,7 +71,7 @@ class SlowMo(Algorithm):
 
     @property
     def period(self) -> int:
-        """Number of fast steps between slow steps."""
+        """The number of fast steps between slow steps."""
         return self.tau or (12 if isinstance(self.base, LocalSGD) else 48)
 
     def check(self, nodes: int, optim: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps on coded differences.
+"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps and outer steps on coded differences.
 
 Every ``period`` inner steps, with error feedback ``e`` on each worker:
 
@@ -26,7 +26,7 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class SparseLoCo(Algorithm):
-    """Local steps, and an outer step along the mean of coded differences.
+    """Local steps and an outer step along the mean of coded differences.
 
     codec: codes the differences; the coding error is sent later
     period: inner steps between outer steps, H

@@ -1,4 +1,4 @@
-"""Streaming DiLoCo (Douillard et al. 2025, Alg. 2): DiLoCo by fragments, overlapped and coded.
+"""Streaming DiLoCo (Douillard et al. 2025, Alg. 2): DiLoCo with overlapped, coded fragments.
 
 The model is cut into P fragments, whose exchanges are spread over a period of H inner steps.
 Fragment p is first sent after inner step t = H + p floor(H / P), then every H steps. Its outer step
@@ -13,8 +13,8 @@ differences. Simulated time counts this exchange as an all-gather, not as a code
 paper's listing uses the fragment of H steps ago, which differs between workers before the first
 exchange. This code uses ``theta`` instead, as do torchft and MaxText, which both send a fragment
 for the first time within the first H steps. With one fragment, no codec, and ``delay`` and
-``alpha`` of 0, this is DiLoCo. Evaluation uses ``theta``; each fragment of it dates from the
-fragment's last outer step.
+``alpha`` of 0, this is DiLoCo. Evaluation uses ``theta``, each fragment of which dates from its
+last outer step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FragmentSchedule:
-    """The exchanges of a fragment: after ``first`` inner steps, and every ``period`` from there.
+    """The schedule of a fragment: sent after ``first`` inner steps, then every ``period`` steps.
 
     delay: inner steps between a send and its outer step
     """
@@ -66,7 +66,7 @@ class StreamingDiLoCo(Algorithm):
     period: inner steps between two exchanges of a fragment, H
     blocks: number of transformer blocks per fragment
     pattern: strided: block i belongs to fragment i modulo the number of fragments; sequential: a
-        fragment is a run of consecutive blocks
+        fragment consists of consecutive blocks
     fragments: number of fragments of a model without blocks
     delay: inner steps between sending a fragment and its outer step, tau; at most 5 is advised
     alpha: share of its own parameters that a worker keeps at an outer step
@@ -120,7 +120,7 @@ class StreamingDiLoCo(Algorithm):
                         local.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
 
     def cut(self, worker: Worker) -> dict[str, tuple[Fragment, Coder, FragmentSchedule]]:
-        """Return the fragments of the model by number, each with its coder and its schedule."""
+        """Return the fragments of the model by index, each with its coder and schedule."""
         cut = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
         apart = self.period // len(cut)
         return {

@@ -1,16 +1,16 @@
-"""SwarmSGD (Nadiradze et al. 2021): local steps, and averages of random pairs, asynchronously.
+"""SwarmSGD (Nadiradze et al. 2021): local steps and asynchronous averages of random pairs.
 
-After H of its own steps a worker i averages with a random neighbour j, which is in the midst of its
-own steps:
+After H of its own steps a worker i averages with a random neighbour j, which may be in the middle
+of its own local steps:
 
     blocking:  x_i, x_j <- (x_i + x_j) / 2
     else:      exchange the copies s of before the H steps;  x_i <- x_i + (s_j - s_i) / 2, and so j
 
-Only worker i waits. Its neighbour answers at once, so no cycle of waits can form, and the sum of
-all parameters is preserved. If the graph of a period consists of disjoint pairs, the smaller rank
-of a pair starts their average. With H = 1 and equally fast workers, non-blocking averages on random
-matchings are D-PSGD. The first released code (PopSGD) lets only the worker that starts an average
-move, which does not preserve the sum.
+Only worker i waits. Its neighbour replies immediately, so no cycle of waits can form, and the sum
+of all parameters is preserved. If the graph of a period consists of disjoint pairs, the smaller
+rank of each pair starts the average. With H = 1 and equally fast workers, non-blocking averages on
+random matchings are D-PSGD. The first released code (PopSGD) lets only the worker that starts an
+average move, which does not preserve the sum.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ REQUEST, REPLY = 0, 1  # tags
 
 @dataclass(frozen=True)
 class SwarmSGD(Algorithm):
-    """Local steps, and pairwise averages with random neighbours.
+    """Local steps and pairwise averages with random neighbours.
 
-    topology: a symmetric graph, of which a worker draws one neighbour at a time
+    topology: a symmetric graph, from which a worker draws one neighbour at a time
     period: steps of a worker between the averages that it starts, H
     steps: fixed: H steps; geometric: a random number with mean H
     blocking: true: average the parameters after the H steps; false: exchange the copies from before
@@ -62,7 +62,7 @@ class SwarmSGD(Algorithm):
         verify_symmetric(self.topology, nodes, self.title)
 
     def partner(self, rank: int, size: int, t: int) -> int | None:
-        """Return the node with which ``rank`` starts its average number ``t``, if any."""
+        """Return the node with which ``rank`` starts its ``t``-th average, if any."""
         peers = self.topology.at(0.0).out_peers(rank, size, t)
         is_pair = len(peers) == 1 and self.topology.at(0.0).out_peers(peers[0], size, t) == (rank,)
         if not peers or (is_pair and rank > peers[0]):
@@ -70,7 +70,7 @@ class SwarmSGD(Algorithm):
         return Random(f"{self.seed}/{rank}/{t}/partner").choice(peers)
 
     def local_steps(self, rank: int, t: int) -> int:
-        """Return the steps of ``rank`` before its average number ``t``."""
+        """Return the number of steps of ``rank`` before its ``t``-th average."""
         if self.steps == "fixed" or self.period == 1:
             return self.period
         u = Random(f"{self.seed}/{rank}/{t}/steps").random()
@@ -97,7 +97,7 @@ class SwarmSGD(Algorithm):
             worker.comm.send(j, x.new_empty(0), REQUEST)  # no more averages of any worker
 
     def request(self, worker: Worker) -> None:
-        """Send the present parameters to the partner of the next average, if any."""
+        """Send the current parameters to the partner of the next average, if any."""
         j = self.partner(worker.rank, worker.size, worker.counter("averages"))
         if j is not None:
             worker.state["sent"] = worker.params.clone()

@@ -1,6 +1,6 @@
 """0/1 Adam (Lu et al. 2022): 1-bit Adam whose variance is frozen in stages, then local steps.
 
-In step t = 1, 2, ..., before the freeze, with steps T_v that are ever further apart:
+In step t = 1, 2, ..., before the freeze, with update steps T_v that become less frequent:
 
     t in T_v:  g = mean g_i;  v <- beta2 v + (1 - beta2) g^2          else:  g = C(g_i)
     m <- beta1 m + (1 - beta1) g;  x <- x - lr (m / (sqrt(v) + eps) + weight decay)
@@ -12,11 +12,11 @@ After it, with theta the parameters after the last mean, and L the sum of learni
                     theta <- theta - L (m / (sqrt(v) + eps) + weight decay);  x_i <- theta
 
 ``C`` is the coded mean of 1-bit Adam; its errors are set to zero at the freeze. This is the order
-of the released code. The paper averages sums of lr m_i, and it has local steps before the freeze
-too. The decay is applied to theta, so that it does not get into m. There is no bias correction. The
-last step ends with a mean. In each tensor, sqrt(v) is at least a tenth of its root mean square,
-since v is stale and a sign cannot be 0; for the same reason, the released code can mask parameters
-without gradients.
+of the released code. The paper averages sums of lr m_i, and also has local steps before the freeze.
+The decay is applied to theta, so that it does not enter m. There is no bias correction. The last
+step ends with a mean. In each tensor, sqrt(v) is at least a tenth of its root mean square, since v
+is stale and a sign cannot be 0; for the same reason, the released code can mask parameters without
+gradients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class ZeroOneAdam(Algorithm):
-    """Adam with means of signs, rare updates of the variance, and then local steps.
+    """Adam with averaged signs, infrequent updates of the variance, and finally local steps.
 
     codec: codes gradients and steps, with error feedback: sign, sign_l2 or none (exact all-reduces)
     freeze_epochs: epochs before the variance is frozen and local steps begin
@@ -76,7 +76,7 @@ class ZeroOneAdam(Algorithm):
         return f"{self.title} makes no local steps: {freeze} is not shorter than the run."
 
     def updates_variance(self, t: int) -> bool:
-        """Return whether step ``t``, counted from 1, is one of T_v."""
+        """Return whether step ``t``, counted from 1, is in T_v."""
         period, last = 1, self.kappa
         while t > last:
             period *= 2
@@ -84,7 +84,7 @@ class ZeroOneAdam(Algorithm):
         return t % period == 0
 
     def period_after(self, steps: int) -> int:
-        """Return the steps between means, I, after a number of ``steps`` since the freeze."""
+        """Return I, the number of steps between means, ``steps`` steps after the freeze."""
         doublings = min(steps // self.doubling, self.max_period.bit_length())
         return min(1 << doublings, self.max_period)
 

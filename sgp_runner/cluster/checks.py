@@ -1,4 +1,4 @@
-"""Range checks for settings of machines and faults; each raises ConfigError with the key."""
+"""Range checks of machine and fault settings, which raise ConfigError with the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_each_not_negative(settings: object, prefix: str, *names: str) -> None:
 
 
 def check_power(key: str, value: float, power: int) -> None:
-    """Raise ConfigError unless ``value`` to the ``power`` is finite."""
+    """Raise ConfigError unless ``value ** power`` is finite."""
     try:
         _ = value**power
     except OverflowError:
@@ -38,7 +38,7 @@ def check_rate(key: str, bits_per_second: float) -> None:
 
 
 def check_ranks(key: str, values: Mapping[int, float], ranks: int) -> None:
-    """Raise ConfigError if ``values`` has a rank outside 0 to ``ranks - 1``."""
+    """Raise ConfigError if ``values`` contains a rank outside 0 to ``ranks - 1``."""
     for rank in values:
         if not 0 <= rank < ranks:
-            raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")
+            raise ConfigError(f"{key}.{rank}", f"the run has no such rank; use 0 to {ranks - 1}.")

@@ -1,4 +1,4 @@
-"""Churn: nodes that leave at random times and come back."""
+"""Churn: nodes that leave at random times and return."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_ABSENCES_IN_WORK = 10_000  # absences during one message, gradient or collec
 
 
 class Absences:
-    """The absences that churn causes. Each one is a temporary crash. They are drawn on demand.
+    """The absences caused by churn, each of which is a temporary crash. They are drawn on demand.
 
     The absences of a node depend only on the seed and on the node's original rank.
 
-    names: the original rank of each node.
+    names: original rank of each node
     """
 
     def __init__(self, faults: Faults, seed: int, names: Sequence[int]) -> None:
@@ -36,7 +36,7 @@ class Absences:
     def check(self, seconds: float, ranks: int) -> None:
         """Raise TooManyAbsences if ``ranks`` nodes would interrupt work of ``seconds`` too often.
 
-        The simulator simulates each interruption, so such a run would seem to hang.
+        The simulator simulates each interruption, so the run would appear to hang.
         """
         expected = ranks * seconds / HOUR * self.faults.churn_per_hour
         if MAX_ABSENCES_IN_WORK < expected < inf:

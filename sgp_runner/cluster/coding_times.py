@@ -1,4 +1,4 @@
-"""The time that encoding and decoding take on a simulated node."""
+"""Encoding and decoding times on a simulated node."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ Waits = Literal["always", "serial", "never"]
 
 @dataclass(frozen=True)
 class CodingTimes:
-    """The time that encoding and decoding take; none by default.
+    """Encoding and decoding times, 0 by default.
 
-    A node codes one message after the other. A message of n numbers takes n times the seconds of
-    its codec, multiplied by the slow-down of the node. ``low_rank`` counts every number of a matrix
-    once for each column of its factors, because a product with r columns has r multiplications for
-    each number. PowerSGD and ACP-SGD take this time too: half of encode_seconds for a factor, and
+    A node codes one message at a time. A message of n numbers takes n times its codec's seconds per
+    number, multiplied by the node's slow-down. ``low_rank`` counts every number of a matrix once
+    for each column of its factors, because a product with r columns has r multiplications per
+    number. PowerSGD and ACP-SGD also take this time: half of encode_seconds for a factor, and
     decode_seconds for a product of factors. The means of 1-bit Adam and 0/1 Adam encode a vector
     and a chunk of it as ``sign``, and decode three vectors and a chunk; a majority vote encodes a
-    vector and decodes one for each node.
+    vector and decodes one per node.
 
     If coding does not overlap, gradients and coding of a node take turns, in the order in which
-    they are requested, and a node waits until it has coded. If it overlaps, a node computes while
-    it encodes and while it decodes its own message for error feedback: it continues at once. In
-    both cases messages and collectives leave when all earlier coding of the node has ended, and a
-    node waits until it has decoded what it received. Inside Pipe-SGD's ring no node waits, but
-    messages do.
+    they are requested, and a node waits until its coding has ended. If it overlaps, a node computes
+    while it encodes and while it decodes its own message for error feedback. In both cases messages
+    and collectives leave once all earlier coding of the node has ended, and a node waits until it
+    has decoded received messages. Inside Pipe-SGD's ring no node waits, but messages do.
 
     encode_seconds: seconds to encode one number, by codec, e.g. ``{int8: 2ns}``; 0 for codecs that
         are not listed
@@ -50,7 +49,7 @@ class CodingTimes:
                 check_not_negative(f"cluster.codecs.{key}.{name}", value)
 
     def check(self, codecs: Iterable[str]) -> None:
-        """Raise ConfigError for a codec that is none of ``codecs``."""
+        """Raise ConfigError for a codec that is not in ``codecs``."""
         for key in ("encode_seconds", "decode_seconds"):
             for name in getattr(self, key):
                 if name not in codecs:

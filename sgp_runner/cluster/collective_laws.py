@@ -1,10 +1,10 @@
-"""Times of collectives, as laws of plain numbers.
+"""Times of collectives, as functions of plain numbers.
 
 In every round of a ring, a rank sends a chunk of the data to its neighbour. An all-reduce of n
-ranks has 2 (n - 1) rounds and chunks of 1 / n of the data. All arguments are seconds if nothing
-else is stated: ``whole``, ``chunk``, ``part`` and ``segment`` are transfer times of bytes, and
-``latency`` is the time of a byte from sender to receiver. docs/validation.md has the errors of
-these laws on other people's clusters.
+ranks has 2 (n - 1) rounds and chunks of 1 / n of the data. All arguments are in seconds unless
+stated otherwise: ``whole``, ``chunk``, ``part`` and ``segment`` are transfer times of bytes, and
+``latency`` is the time of a byte from sender to receiver. docs/validation.md lists the errors of
+these formulas on third-party clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Library = Literal["nccl", "gloo"]
 def ring(rounds: int, chunk: float, latency: float) -> float:
     """Return the time of a ring that sends whole chunks.
 
-    A rank sends a chunk onward after its last byte has arrived, so each round costs a latency:
+    A rank forwards a chunk after its last byte has arrived, so each round includes a latency:
     rounds x (latency + chunk).
     """
     return rounds * (latency + chunk)
@@ -37,14 +37,15 @@ def ring(rounds: int, chunk: float, latency: float) -> float:
 def pipelined_ring(rounds: int, chunk: float, latency: float, part: float) -> float:
     """Return the time of a ring that sends a chunk in slices of ``part``, as NCCL does.
 
-    A rank passes a slice on when it has arrived. It begins a round when the first slice of the
+    A rank forwards a slice when it has arrived. It begins a round when the first slice of the
     previous round has arrived, latency + part after that round began, or when its interface is
-    free, a chunk after it. So a round takes max(chunk, latency + part), and the last round ends
-    when its last byte has arrived:
+    free, a chunk after that round began. So a round takes max(chunk, latency + part), and the last
+    round ends when its last byte has arrived:
 
         (rounds - 1) x max(chunk, latency + part) + chunk + latency
 
-    Latency is hidden if a chunk takes longer than it. If a chunk is one slice, this is `ring`.
+    Latency is hidden if a chunk takes longer than the latency. If a chunk is one slice, this equals
+    `ring`.
     """
     if not rounds:
         return 0.0
@@ -54,17 +55,17 @@ def pipelined_ring(rounds: int, chunk: float, latency: float, part: float) -> fl
 def segmented_ring(
     rounds: int, segments: float, segment: float, latency: float, host: float = 0.0
 ) -> float:
-    """Return the time of a ring with two segments in flight, as Gloo sends.
+    """Return the time of a ring with two segments in flight, as in Gloo.
 
     A rank announces that it can receive a segment; the announcement takes a latency, the segment
     takes its own time and a latency. Then the host copies and adds the segment, and announces the
-    next but one. Two segments are under way, so two of them take
+    segment after the next. Two segments are in flight, so two of them take
 
         max(2 x segment, (2 + d) x latency + segment + host)
 
     with d = 0.035, as measured times grow a little faster with delay than a round trip.
 
-    Without delay this is the time of the bytes. With delay it is longer as soon as the round trip
+    Without delay this is the transfer time of the bytes. With delay it is longer if the round trip
     and the host take longer than a segment. Two ranks (two rounds) have one connection for both
     directions of the ring, so an announcement waits behind the segment that is being sent:
 
@@ -79,12 +80,12 @@ def segmented_ring(
 
 
 def double_tree(ranks: int, whole: float, latency: float, part: float) -> float:
-    """Return the time of an all-reduce over two binary trees, each for half of the data.
+    """Return the time of an all-reduce over two binary trees, each with half of the data.
 
-    A rank is inside one tree and a leaf of the other, so every interface sends the data once up and
-    once down, in slices of ``part`` that pass 2 log2(n) hops. Source: Sanders, Speck & Traeff 2009.
-    NCCL takes it instead of the ring where it is faster, for small messages on many nodes. Assumed:
-    we have no measurement of it.
+    A rank is an inner node of one tree and a leaf of the other, so every interface sends the data
+    once up and once down, in slices of ``part`` that pass 2 log2(n) hops. Source: Sanders, Speck &
+    Traeff 2009. NCCL uses the trees instead of the ring when they are faster, for small messages on
+    many nodes. This formula is an assumption that has not been compared with measurements.
     """
     return 2 * ceil(log2(ranks)) * (latency + part) + 2 * (whole - part)
 
@@ -92,8 +93,8 @@ def double_tree(ranks: int, whole: float, latency: float, part: float) -> float:
 def chain(ranks: int, whole: float, latency: float, part: float) -> float:
     """Return the time to reduce to the first of ``ranks`` in a chain, or to broadcast from it.
 
-    The last of the slices of ``part`` leaves the far end after all others and passes ranks - 1
-    hops: whole + (ranks - 1) x latency + (ranks - 2) x part.
+    The last slice of ``part`` leaves the far end after all others and passes ranks - 1 hops: whole
+    + (ranks - 1) x latency + (ranks - 2) x part.
     """
     return whole + (ranks - 1) * latency + (ranks - 2) * part if ranks > 1 else 0.0
 
@@ -102,8 +103,8 @@ def reduce_and_broadcast(ranks: int, num_bytes: float, latency: float, whole: fl
     """Return the time that a hierarchical all-reduce spends in its largest group of ``ranks``.
 
     The group reduces to its leader in a `chain`; the leaders of all groups form a ring; then each
-    leader broadcasts to its group. The three parts are added up: an upper bound, as a library may
-    begin a part with the first slices of the one before.
+    leader broadcasts to its group. The three phases are added up, which is an upper bound, as a
+    library may start a phase with the first slices of the previous one.
     """
     return 2 * chain(ranks, whole, latency, slice_of(num_bytes, whole))
 
@@ -121,7 +122,7 @@ def ring_all_gather(
 
 
 def slice_of(num_bytes: float, whole: float) -> float:
-    """Return the time of a slice of NCCL, of ``num_bytes`` that take ``whole``."""
+    """Return the time of one NCCL slice, if all ``num_bytes`` take ``whole``."""
     return whole * min(1.0, NCCL_SLICE / num_bytes) if num_bytes else 0.0
 
 
@@ -136,9 +137,9 @@ def ring_all_reduce(
 ) -> float:
     """Return the time of an all-reduce of ``num_bytes`` over a ring of ``ranks``.
 
-    library: nccl (`pipelined_ring`, or `double_tree` where it is faster), gloo (`segmented_ring`)
-        or None (`ring`)
-    add: time of the host to add up ``num_bytes``; NCCL adds on the device
+    library: nccl (`pipelined_ring`, or `double_tree` if it is faster), gloo (`segmented_ring`) or
+        None (`ring`)
+    add: time that the host takes to add up ``num_bytes``; NCCL adds on the device
     first_window_bytes: bytes of the first round trip of slow start; 0: no slow start
     """
     rounds, chunk = 2 * (ranks - 1), whole / ranks
@@ -160,9 +161,9 @@ def ring_all_reduce(
 def all_reduce_in_rounds(
     collective: str, nodes: int, latency: float, whole: float, add: float
 ) -> float:
-    """Return the time of an all-reduce that is no ring.
+    """Return the time of an all-reduce other than a ring.
 
-    Each round costs a latency and the transfer time of its bytes. ``add`` is the time to add up the
+    Each round takes a latency and the transfer time of its bytes. ``add`` is the time to add up the
     data. Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5.
     """
     rounds = ceil(log2(nodes))

@@ -1,4 +1,4 @@
-"""Settings of all-reduces and all-gathers: algorithm, library, overlap with gradients."""
+"""Settings of all-reduces and all-gathers: algorithm, library and overlap with gradients."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Collectives:
 
     algorithm: the all-reduce algorithm. hierarchical: reduce inside each region, or inside each
         node if there are none, then a ring of the leaders, then broadcast; between regions,
-        all-gathers too gather inside each region, then in a ring of the leaders, then broadcast
-    library: law of a ring: nccl (chunks pass in slices, which hides latency), gloo (two segments in
-        flight), or null (every round costs a latency)
-    ring_over: ranks of a ring: nodes, which reduce first, or all devices, which do not; a ring of
-        devices enters and leaves each node once
+        all-gathers likewise gather inside each region, then in a ring of the leaders, then
+        broadcast
+    library: timing model of a ring: nccl (chunks are sent in slices, which hides latency), gloo
+        (two segments in flight), or null (every round includes a latency)
+    ring_over: ranks of a ring: nodes, which reduce internally first, or all devices, without prior
+        reduction; a ring of devices enters and leaves each node once
     overlap: share of a gradient's compute time during which its all-reduce can already run
         (bucketed backward pass)
     bucket_bytes: size of the last bucket, whose all-reduce starts only when the gradient is
@@ -38,8 +39,8 @@ class Collectives:
     all_reduce_latency_seconds: measured latency of a round of an all-reduce; null: latency_seconds
         plus message_overhead_seconds of the links
     device_bandwidth: bits per second between devices of a node, for hierarchical collectives; null:
-        no time passes inside a node
-    connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
+        transfers inside a node take no time
+    connect_seconds: extra time of a run's first collective, during which libraries such as NCCL
         connect the nodes
     """
 
@@ -68,5 +69,5 @@ class Collectives:
 
     @property
     def has_ring(self) -> bool:
-        """Whether all nodes, or the leaders of their groups, form a ring."""
+        """Whether all nodes or the leaders of their groups form a ring."""
         return self.algorithm in ("ring", "hierarchical")

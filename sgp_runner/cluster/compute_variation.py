@@ -1,4 +1,4 @@
-"""Variation of the time of a gradient from step to step."""
+"""Step-to-step variation of gradient times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class ComputeTime(Protocol):
-    """Variation of the compute time of a gradient around its mean, in seconds."""
+    """Variation of a gradient's compute time around its mean, in seconds."""
 
     def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
 
 
 @dataclass(frozen=True)
 class ConstantTime:
-    """Compute times that always equal the mean."""
+    """Constant compute times, equal to the mean."""
 
     def sample(self, mean: float, random: Generator, count: int) -> list[float]:
         return [mean] * count

@@ -1,9 +1,9 @@
-"""Times of messages on TCP connections with delay, as laws of plain numbers.
+"""Times of messages on TCP connections with delay, as functions of plain numbers.
 
 A connection has at most one window of data in flight: a sender that has filled its window waits for
-an acknowledgement, which arrives a round trip later. A new or idle connection starts with a small
+an acknowledgement, which arrives one round trip later. A new or idle connection starts with a small
 window and doubles it in every round trip until the window fills the link (slow start; Jacobson
-1988, RFC 5681). docs/validation.md has the errors of these laws on other people's clusters.
+1988, RFC 5681). docs/validation.md lists the errors of these formulas on third-party clusters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def slow_start_seconds(
     """Return the time that slow start adds to a message of ``num_bytes``.
 
     A round trip that sends a window of w bytes takes ``round_trip`` instead of 8 w / rate seconds.
-    The window doubles until it fills the link, or until it carries the rest of the message.
+    The window doubles until it fills the link or carries the rest of the message.
 
     rate: bits per second of the link
     first_window_bytes: bytes of the first round trip, over all connections; 0: no slow start

@@ -2,8 +2,8 @@
 
 Faults are slow nodes and links, pauses, crashes, partitions, churn, and late or lost messages. They
 depend only on the settings and the seed. The delay and loss of a message are functions of the seed
-and of the message's sender, receiver and number. Neither other events nor a resumption of the run
-change them.
+and of the message's sender, receiver and number. Neither other events nor resuming the run changes
+them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ REAL = ("slow_node", "pause")  # faults that a real run can inject
 
 @dataclass(frozen=True)
 class Event:
-    """A fault of some ranks for some time.
+    """A fault of some ranks for a limited or unlimited time.
 
     A slow_node takes ``factor`` times longer for gradients. A slow_link has its bandwidth divided
-    by ``factor``. In a pause the ranks do nothing; their interfaces still receive messages, which
-    the ranks read afterwards. In a crash the interfaces stop as well: queued messages do not leave,
-    messages to the ranks wait in the network, and afterwards the ranks resume from their state. In
-    a partition, messages between the ranks and all other ranks wait in the network.
+    by ``factor``. During a pause the ranks do nothing; their interfaces still receive messages,
+    which the ranks read afterwards. During a crash the interfaces stop as well: queued messages do
+    not leave, messages to the ranks wait in the network, and afterwards the ranks resume from their
+    state. During a partition, messages between the ranks and all other ranks wait in the network.
 
     what: slow_node | slow_link | pause | crash | partition
-    ranks: the ranks with the fault
+    ranks: affected ranks
     start: seconds of the run's clock
     end: seconds of the run's clock; null: never
     factor: slow-down of a slow_node or slow_link
@@ -86,18 +86,18 @@ class Faults:
         (messages take factor times longer), pause (the ranks compute, send and read nothing), crash
         (a pause in which nothing leaves or enters the ranks' interfaces) and partition (messages
         between the ranks and all other ranks wait)
-    churn_per_hour: mean number of crashes of a node per hour of presence, at exponential times; a
-        parameter server never leaves
-    absence_seconds: s; mean time until a node comes back, exponential
+    churn_per_hour: mean number of crashes of a node per hour of presence, at exponentially
+        distributed intervals; a parameter server never leaves
+    absence_seconds: s; mean time until a node returns, exponentially distributed
     trace: path of a file of lines ``milliseconds,add|remove,node``, relative to the working
         directory; a node is in a crash until it joins and after it leaves
     trace_sha256: required checksum of the file; null: any checksum; config.yaml records it
     delay_seconds: s; mean extra travel time of a message. Messages from one sender to one receiver
-        never overtake each other
+        stay in order
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
     drop_probability: probability that a message is lost
     resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux),
-        perhaps more than once; null: never, in a run without losses
+        possibly more than once; null: never, which requires a run without losses
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)
@@ -134,12 +134,12 @@ class Faults:
         elif self.drop_probability:
             raise ConfigError(
                 "faults.resend_seconds",
-                "no algorithm here survives a message that is lost permanently: each waits for it, "
+                "no algorithm tolerates a message that is lost permanently: all wait for it, "
                 "and push-sum would lose mass; use a time, such as 0.2.",
             )
 
     def subset(self, new: Mapping[int, int]) -> Faults:
-        """Return the faults of only the ranks in ``new``, which maps old ranks to new ranks."""
+        """Return the faults restricted to the ranks in ``new``, a map from old to new ranks."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
             for event in self.timed
@@ -171,7 +171,7 @@ class Faults:
         if trace is not None and trace.most != nodes:
             raise ConfigError(
                 "faults.trace",
-                f"{trace.line}: {trace.most} nodes are present, the most of the trace, and the run "
+                f"{trace.line}: {trace.most} nodes are present, the most in the trace, and the run "
                 f"has {nodes}: use nodes={trace.most}.",
             )
         check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
@@ -179,9 +179,9 @@ class Faults:
         for i, event in enumerate(self.events):
             key, most = f"faults.events[{i}].ranks", nodes if event.what == "slow_node" else ranks
             if strangers := [rank for rank in event.ranks if not 0 <= rank < most]:
-                raise ConfigError(key, f"{strangers[0]} is no rank here; use 0 to {most - 1}.")
+                raise ConfigError(key, f"the run has no rank {strangers[0]}; use 0 to {most - 1}.")
             if event.what == "partition" and len(set(event.ranks)) == ranks:
-                raise ConfigError(key, "a partition has two sides; name the ranks of only one.")
+                raise ConfigError(key, "a partition has two sides; list the ranks of only one.")
 
     def check_real(self, nodes: int) -> None:
         """Raise ConfigError for faults that only the simulator supports."""
@@ -197,15 +197,15 @@ class Faults:
         if names:
             raise ConfigError(
                 "faults",
-                f"only the simulator has {names[0]}: use network=sim; "
-                "real runs have slow_node and pause.",
+                f"only the simulator supports {names[0]}: use network=sim; "
+                "real runs support slow_node and pause.",
             )
         for i, event in enumerate(self.events):
             if event.what == "pause" and (event.end is None or max(event.ranks) >= nodes):
                 what = "of a server" if event.end is not None else "that never ends"
                 raise ConfigError(
                     f"faults.events[{i}]",
-                    f"only the simulator has a pause {what}: use network=sim.",
+                    f"only the simulator supports a pause {what}: use network=sim.",
                 )
 
     @property
@@ -214,7 +214,7 @@ class Faults:
 
     @property
     def timed(self) -> tuple[Event, ...]:
-        """The events, and the crashes of the trace."""
+        """The events and the crashes of the trace."""
         absences = self.read.absences if self.read is not None else ()
         return *self.events, *(
             Event("crash", (rank,), leaves, None if back == inf else back)

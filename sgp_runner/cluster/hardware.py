@@ -31,18 +31,18 @@ ASYNC_HOST_PASSES = 3
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of nodes that are identical except for node_factors and heterogeneity.
+    """A cluster of nodes that are identical up to node_factors and heterogeneity.
 
     name: the name in reports
     devices_per_node: number of devices that share the work and the interface of a node; all times
-        here are times of a whole node
-    compute_time: variation of the time of a gradient from step to step
+        are those of a whole node
+    compute_time: step-to-step variation of gradient times
     compute: mean times of gradients
     links: rates and latencies
     collectives: all-reduces and all-gathers
-    hosts: processors that ranks share, and their work for messages
+    hosts: processors that ranks share, and the work that messages cause there
     codecs: times of encoding and decoding
-    validated: range in which simulated times were compared with real times; a run outside it gets a
+    validated: range in which simulated times were compared with real times; runs outside it get a
         warning
     """
 
@@ -61,25 +61,25 @@ class Cluster:
         if self.links.regions and not self.collectives.has_ring:
             raise ConfigError(
                 "cluster.collectives.algorithm",
-                "of all-reduces between regions only rings are modelled, not "
+                "only ring all-reduces are modelled between regions, not "
                 f"{self.collectives.algorithm}: use cluster.collectives.algorithm=ring or "
                 "hierarchical.",
             )
         if self.hosts.cores_per_host is not None and self.compute.input_seconds:
             raise ConfigError(
                 "cluster.compute.input_seconds",
-                "loading beside a gradient is not modelled on processors that ranks share: use "
+                "loading during a gradient is not modelled on processors that ranks share: use "
                 "cluster.compute.input_seconds=0, or cluster.hosts.cores_per_host=null.",
             )
         if self.hosts.cores_per_host is not None and self.codecs.overlap:
             raise ConfigError(
                 "cluster.codecs.overlap",
-                "encoding beside a gradient is not modelled on processors that ranks share: use "
+                "encoding during a gradient is not modelled on processors that ranks share: use "
                 "cluster.codecs.overlap=false, or cluster.hosts.cores_per_host=null.",
             )
 
     def check(self, nodes: int, servers: int) -> None:
-        """Raise ConfigError for ranks that the run does not have, or for regions of other sizes.
+        """Raise ConfigError for ranks that the run lacks, or regions whose sizes do not match.
 
         A parameter server has a link but computes no gradients.
         """
@@ -90,7 +90,7 @@ class Cluster:
         check_regions(links.regions, nodes)
 
     def subset(self, new: Mapping[int, int]) -> Cluster:
-        """Return the cluster of only the ranks in ``new``, which maps old ranks to new ranks."""
+        """Return the cluster restricted to the ranks in ``new``, a map from old to new ranks."""
 
         def renumbered(values: Mapping[int, float]) -> dict[int, float]:
             return {new[rank]: value for rank, value in values.items() if rank in new}
@@ -107,11 +107,10 @@ class Cluster:
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
         """Return the time of an all-reduce that all ``nodes`` start at the same time.
 
-        In half duplex, sending and receiving take turns. The laws are in
+        In half duplex, sending and receiving take turns. The formulas are in
         `sgp_runner.cluster.collective_laws`.
 
-        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for this
-            interface
+        slowest_link: divisor of the bandwidth of the slowest interface, which every round waits for
         """
         if nodes == 1:
             return 0.0
@@ -136,7 +135,7 @@ class Cluster:
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
         """Return the bytes that one node sends in an all-reduce.
 
-        In trees and hierarchical all-reduces, it is the mean over nodes.
+        For trees and hierarchical all-reduces, this is the mean over nodes.
         """
         if self.collectives.algorithm == "recursive_doubling":
             return ceil(log2(nodes)) * num_bytes
@@ -151,13 +150,13 @@ class Cluster:
         return len(self.links.crossings()) if hierarchical else 0
 
     def ranks_of_ring(self, nodes: int) -> int:
-        """Return the number of nodes, of devices, or of the regions' leaders in a ring."""
+        """Return the number of nodes, devices or regions' leaders in a ring."""
         if self.collectives.algorithm == "hierarchical":
             return self.leaders or nodes
         return nodes * (self.devices_per_node if self.collectives.ring_over == "devices" else 1)
 
     def inside_seconds(self, num_bytes: float, slowest_link: float) -> float:
-        """Return the time to reduce inside each region or node, and to broadcast there."""
+        """Return the time to reduce and broadcast inside each region or node."""
         if self.links.crossings():
             ranks = max(region.nodes for region in self.links.regions)
             start, whole = self.inside_region.slowest_hop(ranks, num_bytes, slowest_link)
@@ -169,12 +168,10 @@ class Cluster:
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
         """Return the time of an all-gather of ``num_bytes`` per node (ring or recursive doubling).
 
-        Hierarchical between regions: each region gathers, the leaders pass on in a ring what their
-        regions have, and each broadcasts what came from the others, all one after the other. So
-        a link between regions carries the data of a node once, and not once for each node of the
-        other regions.
-
-        slowest_link: as in `all_reduce_seconds`.
+        Between regions it is hierarchical, in three consecutive phases: each region gathers, the
+        leaders exchange their regions' data in a ring, and each leader broadcasts the data of the
+        others. So a link between regions carries the data of a node once, not once for each node of
+        the other regions. slowest_link: as in `all_reduce_seconds`.
         """
         start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
         library = self.collectives.library
@@ -193,13 +190,13 @@ class Cluster:
         )
 
     def all_gather_rounds(self, nodes: int) -> int:
-        """Return the number of consecutive rounds of an all-gather, as `all_reduce_rounds`."""
+        """Return the number of consecutive rounds of an all-gather, like `all_reduce_rounds`."""
         if self.collectives.has_ring:
             return (self.leaders or nodes) - 1
         return ceil(log2(nodes))
 
     def ring_price(self, nodes: int, num_bytes: float, gathers: bool) -> float:
-        """Return the price of the bytes between regions of an all-gather, or of an all-reduce."""
+        """Return the price of the bytes that an all-gather or all-reduce sends between regions."""
         ranks, price = self.ranks_of_ring(nodes), 0.0
         for here, there in self.links.ring():
             crossing = 2 * (ranks - 1) / ranks
@@ -214,13 +211,13 @@ class Cluster:
         return replace(self, links=replace(self.links, regions=()))
 
     def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
-        """Return the latency of a message of a collective, and the transfer time of ``num_bytes``.
+        """Return the latency of a message of a collective and the transfer time of ``num_bytes``.
 
-        Every round waits for its slowest message. Therefore all interfaces have the rate of the
+        Every round waits for its slowest message. Therefore all interfaces get the rate of the
         slowest interface, which is the rate of its slower direction (half duplex: of both in turn).
-        A ring through regions in rank order leaves and enters each region once. All its hops are
-        given the longest latency and the lowest rate of these crossings. If these belong to
-        different crossings, the time is an upper limit.
+        A ring through regions in rank order leaves and enters each region once. All its hops get
+        the longest latency and the lowest rate of these crossings. If these belong to different
+        crossings, the time is an upper bound.
         """
         links, measured = self.links, self.collectives
         start, rates = measured.all_reduce_latency_seconds, links.interfaces(nodes)

@@ -18,25 +18,25 @@ from sgp_runner.utils.units import BitsPerSecond, BitsPerSecondInterval, Bytes, 
 class Links:
     """The network interfaces of nodes, and the links between regions.
 
-    bandwidth: bits per second of a node's network interface, in each direction; or an
-        interval such as ``4..10Gbit/s``: the run has the lowest, the summary the times at both
+    bandwidth: bits per second of a node's network interface, in each direction; or an interval such
+        as ``4..10Gbit/s``: the run uses the lowest, and the summary has the times at both
     latency_seconds: time from the departure of the first bit to its arrival
-    message_overhead_seconds: time that the sender's interface spends on each message before the
+    message_overhead_seconds: time that the sender's interface takes for each message before the
         first bit
     duplex: ``full``: one queue for each direction; ``half``: sending and receiving share one queue
     bandwidth_up: bits per second that a node sends; null: the same as bandwidth
     bandwidth_down: bits per second that a node receives; null: the same as bandwidth
-    node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
-    node_bandwidth_down: bits per second that single nodes receive, by rank
+    node_bandwidth_up: bits per second that individual nodes send, by rank, e.g. ``{3: 20Mbit/s}``
+    node_bandwidth_down: bits per second that individual nodes receive, by rank
     regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
         bandwidth_down: ..., latency_seconds: ..., window_bytes: ...}; all messages that leave or
         enter a region share its link; the latency is one number, or one per region
-    connections: number of connections of a message
+    connections: number of connections that carry a message
     window_bytes: largest window of a connection, which carries at most one window per round trip;
         0: no limit
     first_window_bytes: bytes of the first round trip of a message, over all its connections; slow
         start doubles them in every round trip; 0: no slow start
-    protocol: ``eager``: a message leaves at once and waits at its receiver; ``rendezvous``: it
+    protocol: ``eager``: a message leaves immediately and waits at its receiver; ``rendezvous``: it
         leaves when its receiver is free, and the sender's next messages wait, as with Gloo
     """
 
@@ -86,23 +86,23 @@ class Links:
 
     @property
     def rates(self) -> Sequence[float]:
-        """The rate of interfaces, or the lowest and the highest."""
+        """The bandwidth of interfaces, or its lowest and highest value."""
         return self.bandwidth if isinstance(self.bandwidth, Sequence) else (self.bandwidth,)
 
     @property
     def rate(self) -> float:
-        """The bits per second of interfaces; the lowest of a range."""
+        """The bits per second of interfaces; the lowest value of a range."""
         return self.rates[0]
 
     @property
     def unequal(self) -> bool:
-        """Whether the two directions or the nodes have different rates."""
+        """Whether directions or nodes have different rates."""
         directions = (self.bandwidth_up, self.bandwidth_down)
         return any((*directions, self.node_bandwidth_up, self.node_bandwidth_down))
 
     @property
     def have_windows(self) -> bool:
-        """Whether windows of connections limit messages."""
+        """Whether connection windows limit messages."""
         windows = (self.window_bytes, *(region.window_bytes for region in self.regions))
         return any((*windows, self.first_window_bytes))
 
@@ -120,12 +120,13 @@ class Links:
         return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
 
     def turns(self, up: float, down: float) -> float:
-        """Return the time to send and receive a byte, relative to the slower of both."""
+        """Return the times to send and to receive a byte, relative to the slower of the two."""
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def hop(self, here: int, there: int) -> tuple[float, float, float]:
-        """Return the latency between two regions, and the bits per second of the link and of a
-        message, which windows may limit.
+        """Return the latency between two regions, and the bits per second of link and message.
+
+        Connection windows may limit the rate of the message.
         """
         sender, receiver = self.regions[here], self.regions[there]
         latency = sender.latency_to(there)
@@ -134,12 +135,12 @@ class Links:
         return latency, link, connection_rate(link, 2 * latency, window, self.connections)
 
     def ring(self) -> list[tuple[int, int]]:
-        """Return the regions that follow each other in a ring of all ranks."""
+        """Return the pairs of consecutive regions in a ring of all ranks."""
         inhabited = [number for number, region in enumerate(self.regions) if region.nodes]
         return list(pairwise([*inhabited, inhabited[0]])) if len(inhabited) > 1 else []
 
     def crossings(self) -> list[tuple[float, float, float]]:
-        """Return each `hop` between regions in a ring of all ranks, with its start seconds."""
+        """Return each `hop` between regions in a ring of all ranks, its latency with overhead."""
         hops = (self.hop(*pair) for pair in self.ring())
         return [
             (latency + self.message_overhead_seconds, link, rate) for latency, link, rate in hops

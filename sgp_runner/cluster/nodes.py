@@ -1,4 +1,4 @@
-"""The compute times of nodes, and the processors that the ranks of a host share."""
+"""Compute times of nodes, and the processors that the ranks of a host share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class StepTimes:
 
     step_seconds: mean time of one gradient of one node, by model name; ``default`` applies to
         models that are not listed
-    step_batch: samples per node for which the time in step_seconds holds, by model name; time is
+    step_batch: samples per node that the time in step_seconds applies to, by model name; time is
         proportional to the batch, and constant for models that are not listed
     input_seconds: time at the start of a gradient for loading and copying the batch; it overlaps
-        with waiting for messages, but not for an all-reduce
-    node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
+        waiting for messages, but not for an all-reduce
+    node_factors: slow-down of individual nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as
+        fast
     heterogeneity: coefficient of variation of the nodes' random factors, drawn once per node from a
-        Gamma law; 0 for equal nodes
+        Gamma distribution; 0 for equal nodes
     """
 
     step_seconds: Mapping[str, Seconds]
@@ -62,20 +63,20 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The processors of hosts, and their work for messages.
+    """The processors of hosts and their work for messages.
 
-    cores_per_host: cores that the ranks of one host share, one for each gradient; step_seconds hold
-        for a gradient that runs alone. null: every rank has its own cores
+    cores_per_host: cores that the ranks of one host share, one for each gradient; step_seconds
+        apply to a gradient that runs alone. null: every rank has its own cores
     ranks_per_host: number of consecutive ranks on one host; null: all ranks, including servers
     passing_seconds_per_byte: core time for each byte that a rank sends or receives
     mixing_seconds_per_byte: core time to prepare a message and to add a received message, for each
         byte received, before the message counts as received
-    serving_seconds_per_byte: time of a parameter server to answer a gradient, per byte of the
-        gradient, while other gradients arrive; it holds for Gap-Aware ASGD and is an upper
-        limit for other algorithms. The server answers one gradient after the other
-    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, if the
-        network stack is on the host: once for the bytes that each round of an all-reduce adds, and
-        for each gradient of an asynchronous algorithm, whose model stays on the host, 3 times
+    serving_seconds_per_byte: time that a parameter server takes to answer a gradient, per byte of
+        the gradient, while other gradients arrive; it applies to Gap-Aware ASGD and is an upper
+        limit for other algorithms. The server answers one gradient at a time
+    host_seconds_per_byte: time that the processor takes to add up or copy one byte of a message, if
+        the network stack is on the host: once for the bytes that each round of an all-reduce adds,
+        and for each gradient of an asynchronous algorithm, whose model stays on the host, 3 times
     """
 
     cores_per_host: float | None = None
@@ -91,8 +92,8 @@ class Hosts:
             if getattr(self, key):
                 raise ConfigError(
                     f"cluster.hosts.{key}",
-                    "cores are shared only if cluster.hosts.cores_per_host says how many a host "
-                    "has: set that too.",
+                    "it has no effect unless ranks share cores: also set "
+                    "cluster.hosts.cores_per_host.",
                 )
         for key in ("cores_per_host", "ranks_per_host"):
             if (number := getattr(self, key)) is not None:

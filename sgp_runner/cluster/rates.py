@@ -1,4 +1,4 @@
-"""Rate schedules: finish times of work that slows down, stops and resumes."""
+"""Rate schedules, which give the finish times of work that slows down, stops and resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sgp_runner.cluster.faults import Event
 
 
 class WorkSchedule(Protocol):
-    """Interface of a schedule of work that slows down, stops and resumes."""
+    """The interface of a schedule of work that slows down, stops and resumes."""
 
     def finish(self, begin: float, end: float) -> float: ...
     def clear(self, moment: float) -> float:
@@ -22,7 +22,7 @@ class WorkSchedule(Protocol):
 
 @dataclass(frozen=True)
 class RateSchedule(WorkSchedule):
-    """A schedule in which the time for a second of work is piecewise constant.
+    """A schedule with a piecewise constant time per second of work.
 
     pieces: (from, to, factor), disjoint and in order; a second of work takes ``factor`` seconds,
         and an infinite factor means that work stops.
@@ -33,7 +33,7 @@ class RateSchedule(WorkSchedule):
     def finish(self, begin: float, end: float) -> float:
         """Return the finish time of work that would last from ``begin`` to ``end`` at full speed.
 
-        Work with a duration of 0 also waits until a stop is over.
+        Work of zero duration also waits for the end of a stop.
         """
         for start, stop, factor in self.pieces:
             if stop <= begin:
@@ -54,7 +54,7 @@ STEADY = RateSchedule()
 
 
 def piecewise(events: Sequence[Event], factor: Callable[[Sequence[Event]], float]) -> RateSchedule:
-    """Return a schedule; at each time, the present events give its ``factor``."""
+    """Return a schedule whose factor at each time is ``factor`` of the active events."""
     if not events:
         return STEADY
     bounds = sorted({moment for event in events for moment in (event.start, event.stop)})

@@ -12,21 +12,21 @@ from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes that are close to each other, and the link that joins them to the other regions.
+    """A group of nodes close to each other, and the link that joins them to other regions.
 
-    Messages that leave a region share its link, in the order in which they reach the link. Messages
-    that enter the region share it in the same way; the two directions are independent. Ranks are
-    numbered region by region. A single parameter server is in the last region. Of several servers,
-    each region has one, in order, and further ones are in the last region.
+    Messages that leave a region share its link, in the order in which they reach it. Messages that
+    enter the region share it in the same way; the two directions are independent. Ranks are
+    numbered region by region. A single parameter server is in the last region. Several servers are
+    assigned to the regions in order, one each; additional servers are in the last region.
 
     nodes: number of nodes
     bandwidth_up: bits per second that leave the region: one number, or a list with one number per
-        region, in order, if they depend on where messages go
+        region, in order, if they depend on the destination
     bandwidth_down: bits per second that enter the region
     latency_seconds: latency of messages to other regions, which replaces the cluster's latency: one
         number, or a list with one number per region, in order; the entry of the region itself has
         no effect
-    window_bytes: largest window of a connection from another region; null: that of
+    window_bytes: largest window of a connection from another region; null: the window of
         ``cluster.links``; 0: no limit
     price_per_gb: price of 10^9 bytes that leave the region, for ``sgp-run plan``: one number, or a
         list with one number per region, in order; null: free
@@ -57,11 +57,11 @@ class Region:
         return entry(self.latency_seconds, other)
 
     def rate_to(self, other: int) -> float:
-        """Return the bits per second that leave for region ``other``."""
+        """Return the bits per second from this region to region ``other``."""
         return entry(self.bandwidth_up, other)
 
     def price_to(self, other: int) -> float:
-        """Return the price of a byte that leaves for region ``other``."""
+        """Return the price of a byte from this region to region ``other``."""
         return entry(self.price_per_gb or 0.0, other) / 1e9
 
 
@@ -76,7 +76,7 @@ def entry(values: float | Sequence[float], region: int) -> float:
 
 
 def byte_prices(regions: Sequence[Region]) -> list[list[float]]:
-    """Return the price of a byte from each region to each other one."""
+    """Return the price of a byte from each region to each other region."""
     return [[region.price_to(there) for there in range(len(regions))] for region in regions]
 
 
@@ -92,13 +92,12 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
             if count not in (1, len(regions)):
                 raise ConfigError(
                     f"{key}[{number}].{name}",
-                    f"it has {count} values; write one, or one for each of the "
-                    f"{len(regions)} regions.",
+                    f"{count} values for {len(regions)} regions: give one, or one per region.",
                 )
     if sizes and sum(sizes) != nodes:
         raise ConfigError(
             key,
-            f"they have {' + '.join(map(str, sizes))} = {sum(sizes)} nodes, but the run has "
+            f"the regions have {' + '.join(map(str, sizes))} = {sum(sizes)} nodes, but the run has "
             f"{nodes}: use nodes={sum(sizes)}, or other regions.",
         )
 
@@ -112,7 +111,7 @@ def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
 
 
 def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:
-    """Return the regions with only those of their nodes that are in ``ranks``."""
+    """Return the regions restricted to the nodes in ``ranks``."""
     region_of = region_of_each(regions, sum(region.nodes for region in regions))
     left = [region_of[rank] for rank in ranks if rank < len(region_of)]
     return tuple(replace(region, nodes=left.count(i)) for i, region in enumerate(regions))

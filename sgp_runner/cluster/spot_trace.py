@@ -1,8 +1,8 @@
-"""A recorded trace of nodes that join and leave, from a file of the user.
+"""A recorded trace of nodes that join and leave, from a user's file.
 
 Each line is ``milliseconds,add|remove,node``, in order of time, as in Oobleck's traces of spot
-machines. A node that joins takes the lowest free rank, and frees it when it leaves. Nodes whose
-first line removes them are there from the start.
+machines. A node that joins takes the lowest free rank, and frees it when it leaves. Nodes that are
+removed in their first line are present from the start.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LINE = re.compile(r"([0-9]{1,15}),(add|remove),([^,\s]{1,80})")
 
 @dataclass(frozen=True)
 class SpotTrace:
-    """The absences of ranks, and the largest number of nodes at a time.
+    """The absences of ranks and the largest number of nodes at a time.
 
-    absences: (rank, seconds at which it leaves, seconds at which it is back or infinity)
-    line: where the largest number is first reached
+    absences: (rank, seconds at which it leaves, seconds at which it returns or infinity)
+    line: line in which the largest number is first reached
     sha256: checksum of the file
     """
 
@@ -36,7 +36,7 @@ class SpotTrace:
 
 
 def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
-    """Read a trace; raise ConfigError with the line number for an invalid line."""
+    """Read a trace; raise ConfigError with the line number if a line is invalid."""
     try:
         content = read_bytes(path, MAX_BYTES)
     except (OSError, ValueError) as error:
@@ -48,7 +48,7 @@ def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
     actual = sha256(content).hexdigest()
     if checksum not in (None, actual):
         raise ConfigError(
-            "faults.trace_sha256", f"{path} has other contents, whose checksum is {actual}."
+            "faults.trace_sha256", f"{path} has different contents, with the checksum {actual}."
         )
     changes = changes_of(content.decode("utf-8", errors="replace"), path)
     first: dict[str, bool] = {}
@@ -73,7 +73,7 @@ def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
 
 
 def changes_of(text: str, path: str) -> list[tuple[str, float, bool, str]]:
-    """Return the place, the seconds, whether the node joins, and the node of each line."""
+    """Return the location, the seconds, whether the node joins, and the node of each line."""
     changes: list[tuple[str, float, bool, str]] = []
     last: dict[str, tuple[bool, int]] = {}  # joined, line
     for number, line in enumerate(text.splitlines(), start=1):
@@ -90,8 +90,8 @@ def changes_of(text: str, path: str) -> list[tuple[str, float, bool, str]]:
         if node in last and last[node][0] == joins:
             raise ConfigError(
                 KEY,
-                f"{where}: {node} is {'added' if joins else 'removed'} twice; line "
-                f"{last[node][1]} did so already.",
+                f"{where}: {node} is {'added' if joins else 'removed'} twice, first in line "
+                f"{last[node][1]}.",
             )
         if changes and moment < changes[-1][1]:
             raise ConfigError(KEY, f"{where}: {match[1]} ms is before the line above.")

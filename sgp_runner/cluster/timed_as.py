@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A decoder for timing studies; its size is known without building it.
+    """A decoder model for timing studies, with a size that is known without building it.
 
     step_seconds: time of a gradient if the cluster lists no time for this model
     """
@@ -29,7 +29,7 @@ class LanguageModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes of the matrices, by name; norms (under 0.1 % of the parameters) are omitted."""
+        """The shapes of the matrices, by name, without norms (under 0.1 % of the parameters)."""
         width = self.width
         shapes = {"embedding": (self.vocabulary, width)}
         for i in range(self.layers):
@@ -83,7 +83,7 @@ MATRICES, SIDE = 60, 64
 
 @dataclass(frozen=True)
 class TimedAs:
-    """The training whose time is simulated; null: the value of the run itself.
+    """The training whose time is simulated; null: the run's own value.
 
     model: name in cluster.compute.step_seconds, name of a model, or one of llama_1b, llama_10b
         and llama_100b, whose sizes and times are built in
@@ -113,7 +113,7 @@ class TimedAs:
             object.__setattr__(self, "num_parameters", self.language_model.num_parameters)
 
     def check(self, cluster: Cluster, models: Iterable[str], trained: str) -> None:
-        """Raise ConfigError for an unknown model, or a model without a number of parameters.
+        """Raise ConfigError for a model that is unknown or has no known number of parameters.
 
         models: names of models of this package and of plug-ins
         trained: name of the model of the run
@@ -124,8 +124,8 @@ class TimedAs:
         if self.model not in names:
             raise ConfigError(
                 "timed_as.model",
-                f"there is no model '{self.model}'.{nearest(self.model, sorted(names))} One of "
-                "your own needs its time, for example "
+                f"there is no model '{self.model}'.{nearest(self.model, sorted(names))} Your "
+                "own model needs a time, for example "
                 f"cluster.compute.step_seconds.{self.model}=1s.",
             )
         if self.num_parameters is None and self.model != trained:
@@ -141,7 +141,7 @@ class TimedAs:
 
     @property
     def known_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the model's tensors, by name, if this module knows them."""
+        """The shapes of the model's tensors, by name, if they are built in; else None."""
         if (model := self.language_model) is not None:
             return {**model.shapes}
         is_resnet50 = self.num_parameters == RESNET50 and self.model in (None, "resnet50")
@@ -149,7 +149,7 @@ class TimedAs:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
+        """The shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
         if (known := self.known_shapes) is not None:
             return known
         if self.num_parameters is None:
@@ -179,7 +179,7 @@ class TimedAs:
         """Return the sizes of the messages of a model with the parameters ``params`` [D].
 
         study: whether ``params`` represent a larger model in a timing study
-        lengths: as of `Wire`
+        lengths: as in `Wire`
         """
         item = params.element_size()
         number: float = item if self.num_parameters is None else 4
@@ -195,11 +195,11 @@ class Wire:
     """The sizes of messages in simulated time.
 
     dtype: dtype of parameters that are sent without a codec
-    number: size in bytes of a parameter without a codec; coded messages have their real size
+    number: size in bytes of a parameter without a codec; encoded messages have their real size
     scale: number of simulated parameters that each real parameter represents
     grain: number of real parameters in a timing study; if a message has one more element, such as
         a push-sum weight, this element is not scaled
-    lengths: length of a message whose length depends on the shapes of the tensors -> its length
+    lengths: maps the length of a message that depends on the shapes of the tensors to its length
         with the shapes of the timed model; all other messages are scaled
     """
 

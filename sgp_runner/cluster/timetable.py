@@ -35,21 +35,21 @@ class Timetable:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
     def link(self, rank: int) -> WorkSchedule:
-        """Return the rate of the interface of ``rank``, as it changes."""
+        """Return the rate schedule of the interface of ``rank``."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
     def path(self, src: int, dst: int) -> WorkSchedule:
-        """Return the rate of the path between two interfaces, as it changes."""
+        """Return the rate schedule of the path between two interfaces."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )
 
     def together(self, ranks: range, factor: Callable[[float], float]) -> WorkSchedule:
-        """Return the rate of a collective of ``ranks``.
+        """Return the rate schedule of a collective of ``ranks``.
 
-        factor: maps the slow-down of the slowest link to the slow-down of the collective
+        factor: maps the slow-down of the slowest link to that of the collective
         """
 
         def slower(now: Sequence[Event]) -> float:
@@ -87,7 +87,7 @@ class Timetable:
 
 @dataclass(frozen=True)
 class Interrupted(WorkSchedule):
-    """The schedule ``usual`` of ``events``, interrupted while any of ``ranks`` is absent.
+    """The ``usual`` schedule of ``events``, interrupted while any of ``ranks`` is absent.
 
     factor: maps the events at a time to the time that a second of work takes
     """
@@ -99,7 +99,7 @@ class Interrupted(WorkSchedule):
     absences: Absences
 
     def finish(self, begin: float, end: float) -> float:
-        """Return the finish time, as `RateSchedule.finish` does, and draw the absences up to it.
+        """Return the finish time, like `RateSchedule.finish`, and draw the absences up to it.
 
         Raises TooManyAbsences if too many absences would interrupt the work.
         """

@@ -1,4 +1,4 @@
-"""The range in which the times of a cluster were compared with real times."""
+"""The range in which a cluster's simulated times were compared with real times."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LIMITS = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 class Validated:
     """The range in which simulated times were compared with real times.
 
-    A run outside the range gets a warning. A limit that is null does not apply; if all are null,
-    the times were not compared with real times.
+    A run outside the range gets a warning. A null limit does not apply; if all are null, the times
+    were not compared with real times.
 
     nodes: the largest number of nodes
     bandwidth: bits per second of a node's network interface
@@ -42,13 +42,13 @@ class Validated:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a range at all."""
+        """Whether any limit is set."""
         return any(getattr(self, key) is not None for key in LIMITS)
 
     def beyond(self, name: str, links: Links, nodes: int, model_bytes: float) -> str | None:
-        """Return a sentence if a run on the cluster ``name`` is outside the range, else None.
+        """Return a warning if a run on the cluster ``name`` is outside the range, else None.
 
-        There is no range if the times were never compared with real times.
+        It also covers clusters whose times were never compared with real times.
         """
         if not self.limited:
             return f"The times of cluster={name} were not compared with real times."
@@ -74,6 +74,6 @@ class Validated:
             sizes = dict.fromkeys((num_bytes(least), num_bytes(most)))
             there.append(f"models of {' to '.join(sizes)}")
         return (
-            f"Outside what the times of cluster={name} were validated for "
+            f"Outside the validated range of cluster={name} "
             f"({', '.join(there)}): {', '.join(here)}."
         )

@@ -28,7 +28,7 @@ class Averages:
         return len(self.means)
 
     async def start(self, x: Tensor) -> None:
-        """Start to average ``x`` [D] over all workers; the caller gives ``x`` away."""
+        """Start averaging ``x`` [D] over all workers; the caller must not use ``x`` afterwards."""
         worker = self.worker
         if self.codec is None:
             self.pipeline.append(worker.comm.all_reduce(x))
@@ -69,9 +69,9 @@ class Averages:
         self.worker.comm.send((self.worker.rank + 1) % self.worker.size, message, ring["tag"])
 
     async def finish(self, codec: Codec, ring: dict[str, Any]) -> Tensor:
-        """Return the mean of all workers' ``t``, in place.
+        """Replace ``t`` by its mean over all workers and return it.
 
-        Every hop is encoded, and all workers end with the same bytes.
+        Every hop is encoded, and all workers end up with the same bytes.
         """
         t: Tensor = ring["t"]
         rank, size = self.worker.rank, self.worker.size

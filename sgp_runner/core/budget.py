@@ -1,4 +1,4 @@
-"""The steps that workers have left."""
+"""The number of steps that workers have left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Budget(Protocol):
 
 @dataclass(slots=True)
 class OwnBudget:
-    """``total`` steps of one worker, or of one parameter server."""
+    """The ``total`` steps of one worker or parameter server."""
 
     total: int
     taken: int = 0

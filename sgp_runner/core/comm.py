@@ -1,8 +1,8 @@
-"""Communication between workers: `Comm`, used by algorithms, over a `Transport` per network.
+"""Communication between workers: `Comm`, which algorithms use, and a `Transport` per network.
 
-A message is one contiguous tensor. `Comm.send` gives the tensor away: the sender never writes to it
-again, and a receiver only reads it. Between two workers, messages of one tag arrive in the order in
-which they were sent.
+A message is one contiguous tensor. `Comm.send` transfers ownership: the sender never writes to the
+tensor again, and a receiver only reads it. Messages with the same tag between two workers arrive in
+the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 class Transport(ABC):
     """Sends the messages of one worker and puts arriving messages into its `Mailbox`.
 
-    Methods that are not abstract are hooks for networks that need them.
+    Methods that are not abstract are optional hooks.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """Start sending ``message``, which the caller gives up; return the bytes to count."""
+        """Start sending ``message``, which the caller no longer owns; return the bytes to count."""
 
     @abstractmethod
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         """Start the all-reduce that is this worker's collective ``number``.
 
-        Return its future, and the bytes to count as sent from now on.
+        Return its future and the bytes to count as sent.
         """
 
     @abstractmethod
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        """Start the all-gather that is this worker's collective ``number``, as `all_reduce`."""
+        """Start the all-gather that is this worker's collective ``number``, like `all_reduce`."""
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         """Return a tensor like ``tensor`` that can be sent to ``peers`` without a copy."""
         return tensor.new_empty(tensor.shape)
 
     def before_receiving(self, src: int | None) -> None:
-        """Put arrived messages into the mailbox, before a receive from ``src`` (None: any)."""
+        """Put arrived messages into the mailbox before a receive from ``src`` (None: any rank)."""
 
     def may_poll(self, arrived: bool) -> bool:
-        """Whether a polled message may be taken, given whether it has ``arrived``."""
+        """Return whether a poll may return its message, which has ``arrived`` or not."""
         return arrived
 
     def check_any_source(self) -> None:
@@ -60,13 +60,13 @@ class Transport(ABC):
         return message
 
     def flush(self) -> None:
-        """Start all delayed exchanges, before the network or the device does something else."""
+        """Start all delayed exchanges before any other operation of the network or device."""
 
     def quiesce(self) -> None:
-        """Complete arrived messages before a checkpoint, when all ranks are between steps."""
+        """Finish receiving messages before a checkpoint, while all ranks are between two steps."""
 
     def end_of_step(self) -> None:
-        """Note that a step has ended."""
+        """Handle the end of a step."""
 
     def close(self) -> None:
         """Wait until the messages of all ranks have arrived."""
@@ -75,7 +75,8 @@ class Transport(ABC):
 class Comm:
     """The communication of one worker.
 
-    num_bytes_sent, num_sent: bytes and messages so far. collectives: number of started collectives.
+    num_bytes_sent, num_sent: bytes and messages sent so far. collectives: number of collectives
+        started.
     """
 
     __slots__ = (
@@ -98,7 +99,7 @@ class Comm:
         self.num_bytes_sent = self.num_sent = self.collectives = 0
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        """Send ``message`` to ``dst`` without waiting; the sender gives the tensor away."""
+        """Send ``message`` to ``dst`` without waiting; the sender must not write to it again."""
         self.num_sent += 1
         self.num_bytes_sent += self.transport.send(dst, tag, message)
 
@@ -134,18 +135,18 @@ class Comm:
         return self.mailbox.poll_any(tag)
 
     def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
-        """Mean of ``tensor`` over all workers, in a new tensor.
+        """Return the mean of ``tensor`` over all workers, in a new tensor.
 
-        Starts at the call, which gives ``tensor`` away. Several collectives may be pending at once.
-        All workers must start the same collectives in the same order, but may await them in any
-        order.
+        Starts immediately; the caller must not use ``tensor`` afterwards. Several collectives may
+        be pending. All workers must start the same collectives in the same order, but may await
+        them in any order.
         """
         mean, num_bytes = self.transport.all_reduce(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return mean
 
     def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
-        """Gather the tensors of all workers in rank order, read-only; otherwise as `all_reduce`.
+        """Gather the tensors of all workers, read-only, in rank order; otherwise like `all_reduce`.
 
         The tensors must have the same length and type on all workers.
         """
@@ -154,21 +155,21 @@ class Comm:
         return tensors
 
     def next_collective(self) -> int:
-        """Count a collective that this worker starts; return its number."""
+        """Return the number of the next collective of this worker and increment the counter."""
         self.collectives += 1
         return self.collectives - 1
 
     def close(self) -> list[tuple[int, int, int]]:
-        """Wait for the messages of all ranks; return (sender, tag, count) of unread ones."""
+        """Wait for the messages of all ranks; return (sender, tag, count) of unread messages."""
         self.transport.close()
         return self.mailbox.unread()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the unread messages and the number of started collectives."""
+        """Return the unread messages and the number of collectives started."""
         return {"mailbox": self.mailbox.state_dict(), "collectives": self.collectives}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the communication of a worker that has not started."""
+        """Restore a saved state before the worker starts."""
         self.mailbox.load_state_dict(state["mailbox"])
         self.collectives = state["collectives"]
 
@@ -182,15 +183,15 @@ def mean_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def copied(result: Any) -> Any:
-    """Return a copy of the mean, or of the list of an all-gather, whose tensors are read-only."""
+    """Copy the mean of an all-reduce, or the list of an all-gather, whose tensors are read-only."""
     return list(result) if isinstance(result, list) else result.clone()
 
 
 def all_reduce_bytes(tensor: Tensor, size: int) -> int:
-    """Bytes that each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
+    """Return the bytes that each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
     return round(2 * (size - 1) / size * tensor.numel() * tensor.element_size())
 
 
 def all_gather_bytes(tensor: Tensor, size: int) -> int:
-    """Bytes that each of ``size`` workers sends in an all-gather by a ring."""
+    """Return the bytes that each of ``size`` workers sends in a ring all-gather."""
     return (size - 1) * tensor.numel() * tensor.element_size()

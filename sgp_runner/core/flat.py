@@ -18,9 +18,9 @@ PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cach
 
 
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Cut all ``vectors`` [D] into matching slices.
+    """Cut all ``vectors`` [D] into slices at the same positions.
 
-    On a CPU a slice then stays in the cache between operations on it.
+    On a CPU a slice then stays in the cache between operations.
     """
     if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
@@ -28,7 +28,7 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def pieces(vector: Tensor) -> list[slice]:
-    """Return the slices into which `in_pieces` cuts ``vector`` [D], at least one."""
+    """Return the slices that `in_pieces` cuts ``vector`` [D] into, at least one."""
     total = vector.numel()
     size = max(total, 1) if vector.is_cuda else PIECE
     return [slice(begin, min(begin + size, total)) for begin in range(0, max(total, 1), size)]
@@ -37,7 +37,7 @@ def pieces(vector: Tensor) -> list[slice]:
 def divide_by(x: Tensor, parts: int) -> None:
     """``x <- x / parts``, in place.
 
-    For a power of two, multiplication gives the same bits as division at a third of the cost.
+    For a power of two, multiplication gives the same bits as division, at a third of the cost.
     """
     if parts.bit_count() > 1:
         x.div_(parts)
@@ -95,7 +95,7 @@ class FlatModule:
         return torch.cat([p.reshape(-1) for p in self.own])
 
     def start_from(self, vector: Tensor, buffers: Sequence[Tensor]) -> None:
-        """Replace the initial parameters [D] and buffers. Raises ValueError for another model's."""
+        """Replace the initial parameters [D] and buffers. Raises ValueError if shapes differ."""
         shapes = [buffer.shape for buffer in self.initial]
         if vector.numel() != sum(self.layers) or [b.shape for b in buffers] != shapes:
             raise ValueError("it belongs to another model")
@@ -127,11 +127,11 @@ class FlatModule:
     def gathering(
         self, gradient: Tensor, ready: Callable[[int], None] = lambda number: None
     ) -> Iterator[None]:
-        """Move gradients into the vector [D] during backward passes, not all at their end.
+        """Move gradients into the vector [D] during backward passes, not all at the end.
 
-        The memory of a parameter's gradient is free as soon as it has been copied.
+        The memory of a parameter's gradient is freed as soon as it has been copied.
 
-        ready: called with the number of a tensor each time its gradient has been added
+        ready: called with the index of a tensor each time its gradient has been added
         """
         if not self.gathers:
             for number, p in enumerate(self.parameters):
@@ -150,7 +150,7 @@ class FlatModule:
             self.filled.clear()
 
     def gather(self, number: int, p: Tensor) -> None:
-        """Move the gradient of a parameter, if they are to be gathered."""
+        """Move the gradient of a parameter into the vector, if gradients are to be gathered."""
         if self.unfilled is None or p.grad is None:
             return
         if (part := self.unfilled.pop(number, None)) is not None:
@@ -189,7 +189,7 @@ class FlatModule:
 
 
 def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of tensors to compute together: of one shape on a GPU, alone on a CPU."""
+    """Return groups of indices of tensors to batch: of one shape on a GPU, singletons on a CPU."""
     groups: dict[object, list[int]] = {}
     for place, tensor in enumerate(tensors):
         groups.setdefault(tensor.shape if tensor.is_cuda else place, []).append(place)
@@ -197,7 +197,7 @@ def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of one shape; one alone stays as it is."""
+    """Stack tensors of equal shape; return a single tensor unchanged."""
     import torch
 
     return tensors[0] if len(tensors) == 1 else torch.stack([*tensors])
@@ -206,7 +206,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 def basis(matrix: Tensor) -> Tensor:
     """Return an orthonormal basis of the columns of ``matrix`` [m, r], by QR.
 
-    Half precision has no QR: it is computed in float32.
+    QR does not support half precision, which is computed in float32.
     """
     import torch
 
@@ -215,5 +215,5 @@ def basis(matrix: Tensor) -> Tensor:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return a tensor in half precision in float32, and others as they are."""
+    """Convert a half-precision tensor to float32; return others unchanged."""
     return tensor.float() if tensor.element_size() < 4 else tensor

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model, counted once in a gradient of copied parameters."""
+"""Floating-point operations of a model, counted in one gradient of copied parameters."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def flops_per_sample(problem: Problem, rank: int) -> float | None:
-    """Return the operations for a sample of worker ``rank``, forward and backward.
+    """Return the floating-point operations per sample of worker ``rank``, forward and backward.
 
-    Matrix products and convolutions count; a multiply and an add are two operations. Padded texts
-    count with the lengths of the worker's first batch. Returns None if the model has no such
-    operations, cannot be computed in this way, or has modules from elsewhere than `WITHOUT_STATE`.
-    Call this before the first gradient, because the module's parameters are swapped meanwhile.
+    Only matrix products and convolutions count; a multiply-add is two operations. Padded texts
+    count at the lengths of the worker's first batch. Returns None if the model has no such
+    operations, cannot be computed in this way, or has modules from packages outside
+    `WITHOUT_STATE`. Call this before the first gradient, because the module's parameters are
+    swapped during the count.
 
-    Large models are computed on tensors without values. That imports PyTorch's compiler, which
+    Large models are computed on tensors without values. This imports PyTorch's compiler, which
     takes seconds; a gradient of a small model takes less.
     """
     kinds = {type(module).__module__.partition(".")[0] for module in problem.flat.module.modules()}

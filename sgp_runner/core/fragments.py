@@ -1,4 +1,4 @@
-"""Fragments of a model, which are exchanged one after the other."""
+"""Fragments of a model, which are exchanged one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")  # in the name of a tensor of a t
 
 @dataclass(frozen=True)
 class Fragment:
-    """Some of the model's tensors.
+    """A subset of the model's tensors.
 
     spans: slices of these tensors in the parameters [D]
     shapes: shapes of these tensors, by name
@@ -33,7 +33,7 @@ class Fragment:
     shapes: Shapes
 
     def of(self, x: Tensor) -> Tensor:
-        """Return the fragment [n] of ``x`` [D], a copy."""
+        """Return a copy of the fragment [n] of ``x`` [D]."""
         if x.is_meta:  # a timing study without values
             return x.new_empty(sum(span.stop - span.start for span in self.spans))
         return joined([x[span] for span in self.spans] or [x[:0]])
@@ -51,7 +51,7 @@ class Fragment:
                 x[span] = values
 
     def inside_part(self, part: PartShapes) -> Fragment:
-        """Return the part of this fragment that is in a device's part of the parameters."""
+        """Return the intersection of this fragment with a device's part of the parameters."""
         spans = [part.inside(span) for span in self.spans]
         names = [name for name in part if name in self.shapes]
         return Fragment(
@@ -62,9 +62,9 @@ class Fragment:
 def fragments_of(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]:
     """Return the fragments of a model.
 
-    A fragment has ``blocks`` transformer blocks; all tensors outside of blocks are one more
-    fragment. A model without blocks is cut into ``count`` runs of tensors of nearly equal size.
-    If ``shapes`` are of a device's part, the fragments are the parts of the model's fragments.
+    A fragment has ``blocks`` transformer blocks; all tensors outside blocks form one more fragment.
+    A model without blocks is cut into ``count`` runs of tensors of nearly equal size. If ``shapes``
+    are those of a device's part, return that part of each of the model's fragments.
     """
     if isinstance(shapes, PartShapes):
         whole = fragments_of(shapes.whole, blocks, pattern, count)

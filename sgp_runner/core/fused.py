@@ -1,7 +1,7 @@
-"""PyTorch's fused kernel of SGD, which moves each number once, for vectors on a CPU.
+"""PyTorch's fused SGD kernel for vectors on a CPU, which reads and writes each number once.
 
-It rounds once where two operations round twice, and the last few numbers of a call may differ in
-their last bit from those of a longer call.
+The kernel rounds once where two operations round twice, and the last few numbers of a call may
+differ in the last bit from those of a longer call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def has_kernel(vector: Tensor) -> bool:
-    """Return whether the kernel works on ``vector``.
+    """Return whether the kernel supports ``vector``.
 
-    It is not used in half precision, in which its bits depend on the number of threads.
+    Half precision is excluded because its results depend on the number of threads.
     """
     import torch
 
@@ -36,9 +36,9 @@ def sgd_step(
     momentum: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """Take a step of SGD from ``z`` in place, as `torch.optim.SGD(fused=True)`.
+    """Take an SGD step from ``z`` in place, like `torch.optim.SGD(fused=True)`.
 
-    v: buffer of the momentum, if there is any
+    v: momentum buffer, if any
     """
     import torch
 

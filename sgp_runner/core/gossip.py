@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def split(
     worker: Worker, peers: Exchange, x: Tensor, minus: LocalStep | None = None
 ) -> list[tuple[int, Tensor]]:
-    """Replace ``x`` [n] by the node's own share of it; return (peer, share) for each peer.
+    """Replace ``x`` [n] by the node's own share; return (peer, share) for each peer.
 
-    If all shares are equal, they are one tensor, which must not be written to.
+    Without weights, all shares are one tensor, which must not be written to.
 
     minus: a local step ``d`` to subtract in the same pass over memory: ``x`` [D + 1] is a model
         with its push-sum weight, and ``z w - d`` is split
@@ -45,9 +45,9 @@ def split(
 
 
 def shares(worker: Worker, peers: Exchange, x: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
-    """Return the node's own share of ``x`` [n] and the outgoing shares, as `split`; keep ``x``.
+    """Return the node's own share of ``x`` [n] and the outgoing shares; leave ``x`` unchanged.
 
-    If all shares are equal, the node's own share is the tensor that is sent.
+    Without weights, the node's own share is the tensor that is sent.
     """
     share = x.clone()
     outgoing = split(worker, peers, share)

@@ -1,4 +1,4 @@
-"""Push-sum messages that a worker folds in as they arrive, and waits for only at a deadline."""
+"""Push-sum messages that a worker adds as they arrive and waits for only at a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LateMessages:
-    """The messages to a worker that it has not folded into ``x`` [D + 1] yet.
+    """The messages to a worker that have not been added to ``x`` [D + 1] yet.
 
     weighted: false resets the push-sum weight to 1, so the model is never de-biased
     """
@@ -24,13 +24,13 @@ class LateMessages:
         self.expected: list[tuple[int, int]] = worker.state("expected", list)
 
     def expect(self, step: int, peers: Sequence[int]) -> None:
-        """Expect a message of ``step`` from each of ``peers``."""
+        """Register that a message of ``step`` is expected from each of ``peers``."""
         self.expected.extend((step, j) for j in peers)
 
     async def fold(self, deadline: int) -> None:
-        """Fold in the messages that have arrived; wait for those of step ``deadline`` or before.
+        """Add the messages that have arrived; wait for those of step ``deadline`` or earlier.
 
-        ``x`` is the model again afterwards.
+        Afterwards ``x`` is de-biased again.
         """
         comm, step = self.worker.comm, self.worker.step
         arrived: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The mailbox of a worker: arrived messages, and coroutines that wait for a message."""
+"""The mailbox of a worker: arrived messages and the coroutines that wait for messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY_SOURCE = -1
 
 
 class Mailbox:
-    """Queues messages first in, first out per sender and tag.
+    """A first-in, first-out queue of messages per sender and tag.
 
     num_delivered: messages that have arrived.
     """
@@ -68,7 +68,7 @@ class Mailbox:
     def recv(
         self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None
     ) -> Future[Tensor]:
-        """Return the next message; ``finish`` maps it when it is awaited."""
+        """Return a future of the next message; ``finish`` maps it when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
         message = self.poll(src, tag) if self.queues else None
         if message is None:
@@ -78,7 +78,7 @@ class Mailbox:
         return future
 
     def poll_any(self, tag: int) -> tuple[int, Tensor] | None:
-        """Receive the message that arrived first, with its sender."""
+        """Return the message that arrived first and its sender; None if there is none."""
         if tag not in self.order:
             arrived = (
                 (n, src) for (src, t), kept in self.queues.items() if t == tag for n, *_ in kept
@@ -101,7 +101,7 @@ class Mailbox:
         return future
 
     def wait(self, future: Future[Any], key: tuple[int, int]) -> None:
-        """Let ``future`` wait for a message whose sender and tag are ``key``."""
+        """Register ``future`` for the next message whose (sender, tag) is ``key``."""
         if self.waiting.setdefault(key, future) is not future:
             raise RuntimeError(
                 "two activities of one worker wait for the same message "
@@ -109,7 +109,7 @@ class Mailbox:
             )
 
     def unread(self) -> list[tuple[int, int, int]]:
-        """Return (sender, tag, count) of messages that were not received."""
+        """Return (sender, tag, count) of messages that have not been received."""
         return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]
 
     def state_dict(self) -> list[tuple[int, int, Tensor]]:
@@ -125,18 +125,16 @@ class Mailbox:
         ]
 
     def load_state_dict(self, state: Iterable[tuple[int, int, Tensor]]) -> None:
-        """Fill an empty mailbox."""
+        """Load saved messages into an empty mailbox."""
         for src, tag, message in state:
             self.keep(src, tag, message)
 
 
 class WrittenAfterSend(RuntimeError):
-    """The tensor ``what`` was written to after it had been given away."""
+    """Raised when the tensor ``what`` is written to after being handed over."""
 
     def __init__(self, what: str) -> None:
-        RuntimeError.__init__(
-            self, f"{what} was written to after it had been given away; send a clone."
-        )
+        RuntimeError.__init__(self, f"{what} was written to after being handed over; pass a clone.")
 
 
 def check_unwritten(tensor: Tensor, version: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Workers with initial parameters, for every runtime."""
+"""Creation of workers with initial parameters, for every runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_worker(
 ) -> Worker:
     """Return worker ``rank`` with initial parameters.
 
-    asynchronous: whether an epoch has the steps of all nodes
+    asynchronous: whether an epoch counts the steps of all nodes
     model_buffers: buffers of the model; None: new buffers
     part: the part of the parameters that this device holds; None: all
     """

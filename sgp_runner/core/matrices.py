@@ -1,4 +1,4 @@
-"""The tensors of a model as matrices, and products of thin matrices in their place."""
+"""The tensors of a model as matrices, and their factorisation into thin matrices."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Matrices:
-    """The tensors of a vector [D]: matrices A [m, k], and vectors.
+    """The tensors of a vector [D]: matrices A [m, k] and vectors.
 
-    A tensor of several dimensions is a matrix with m entries in its first dimension. Its factors P
-    [m, r] and Q [k, r] have r = min(rank, m, k) columns. The factors P of all matrices are joined
-    in one tensor ``p``, their factors Q in ``q``, and the vectors in ``v``. In a timing study no
+    A tensor of several dimensions is a matrix whose first dimension has size m. Its factors P [m,
+    r] and Q [k, r] have r = min(rank, m, k) columns. The factors P of all matrices are joined in
+    one tensor ``p``, their factors Q in ``q``, and the vectors in ``v``. In a timing study no
     tensor has values.
 
     p_sizes, q_sizes, v_sizes: lengths of the parts of ``p``, ``q`` and ``v``
-    work: numbers of all matrices, once for each column of a factor (`LowRank.work`)
+    work: total size of all matrices, times the columns of a factor (`LowRank.work`)
     """
 
     def __init__(self, shapes: Shapes, rank: int) -> None:
@@ -38,7 +38,7 @@ class Matrices:
         self.work = sum(r * prod(side) for side, r in zip(sides, self.ranks, strict=True))
 
     def random_q(self, like: Tensor) -> Tensor:
-        """Return normally distributed ``q``, the same on all workers, in the type of ``like``."""
+        """Return a normally distributed ``q``, the same on all workers, in the type of ``like``."""
         import torch
 
         if like.is_meta:
@@ -47,12 +47,12 @@ class Matrices:
         return to_device(q, like.device)
 
     def times_q(self, a: Tensor, q: Tensor) -> Tensor:
-        """Return A Q of the matrices in ``a`` [D], joined as ``p``."""
+        """Return A Q of the matrices in ``a`` [D], joined like ``p``."""
         pairs = zip(self.matrices(a), self.factors(q, self.q_sizes), strict=True)
         return join(a, sum(self.p_sizes), (matrix @ factor for matrix, factor in pairs))
 
     def times_p(self, a: Tensor, p: Tensor) -> Tensor:
-        """Return A^T P of the matrices in ``a`` [D], joined as ``q``."""
+        """Return A^T P of the matrices in ``a`` [D], joined like ``q``."""
         pairs = zip(self.matrices(a), self.factors(p, self.p_sizes), strict=True)
         return join(a, sum(self.q_sizes), (matrix.T @ factor for matrix, factor in pairs))
 
@@ -69,7 +69,7 @@ class Matrices:
         return join(p, sum(self.sizes), parts)
 
     def vectors(self, x: Tensor) -> Tensor:
-        """Return the vectors in ``x`` [D], joined as ``v``."""
+        """Return the vectors in ``x`` [D], joined like ``v``."""
         return join(x, sum(self.v_sizes), self.tensors(x, matrices=False))
 
     def matrices(self, x: Tensor) -> Iterator[Tensor]:
@@ -84,7 +84,7 @@ class Matrices:
                 yield t
 
     def factors(self, joint: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
-        """Yield the factors, a matrix each, in ``p`` or ``q``."""
+        """Yield the factors in ``p`` or ``q``, each as a matrix."""
         for t, rank in zip(joint.split_with_sizes([*sizes]), self.ranks, strict=True):
             yield t.view(-1, rank)
 
@@ -98,7 +98,7 @@ async def mean_of_both(comm: Comm, factors: Tensor, v: Tensor) -> Sequence[Tenso
 
 
 def join(like: Tensor, count: int, parts: Iterator[Tensor]) -> Tensor:
-    """Return ``parts`` in one vector [count]; if ``like`` has no values, compute no part."""
+    """Concatenate ``parts`` into a vector [count]; compute no part if ``like`` has no values."""
     import torch
 
     if like.is_meta:

@@ -1,8 +1,8 @@
-"""State of a worker among another number of workers, from the states of all former ones.
+"""Conversion of the states of all workers to a state for another number of workers.
 
 All workers continue from one model: the mean of the former workers, weighted by their push-sum
-weights. The state of the optimizer, BatchNorm's statistics, and the state of an algorithm that has
-a rule become their means; whole numbers, such as counts of steps, are those of rank 0.
+weights. The state of the optimizer, BatchNorm's statistics, and the algorithm states in `HAS_MEAN`
+are averaged; integers, such as counts of steps, are those of rank 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HAS_MEAN = {
 
 
 def mean(values: Sequence[Any]) -> Any:
-    """Return the mean of plain data of one shape, in its floating-point tensors."""
+    """Average the floating-point tensors in plain data; take all other values from the first."""
     from torch import Tensor
 
     first = values[0]
@@ -35,10 +35,10 @@ def mean(values: Sequence[Any]) -> Any:
 
 
 def mean_worker(workers: Sequence[State], title: str) -> State:
-    """Return the state of any worker, from those of all former workers, by rank.
+    """Return the state of every new worker, from the states of all former workers by rank.
 
-    title: of the algorithm. Raises ValueError, with a sentence that has no full stop, if there is
-    no rule for what the states contain
+    title: title of the algorithm. Raises ValueError, whose message has no full stop, if the states
+        cannot be averaged
     """
     import torch
 
@@ -46,7 +46,7 @@ def mean_worker(workers: Sequence[State], title: str) -> State:
         without_rule = sorted(worker["state"].keys() - HAS_MEAN)
         if without_rule or worker["comm"]["mailbox"]:
             what = ", ".join(without_rule) or "messages in flight"
-            raise ValueError(f"{title} has no rule for {what} among another number of ranks")
+            raise ValueError(f"{title} cannot convert {what} to another number of ranks")
     check_alike("states", [since_start(worker) for worker in workers])
     check_alike("numbers of steps", [worker["taken"] for worker in workers])
     weights = torch.stack([worker["push_sum"][-1] for worker in workers])
@@ -59,9 +59,9 @@ def mean_worker(workers: Sequence[State], title: str) -> State:
 
 
 def since_start(worker: State) -> State:
-    """Return the named state, with the first step of SlowMo counted back from the present one.
+    """Return the named state, with SlowMo's first step counted back from the current step.
 
-    Survivors of a loss have taken different numbers of steps, since dropped ones count too.
+    After a loss, survivors have taken different numbers of steps, because dropped steps count.
     """
     state: State = worker["state"]
     if "slowmo_start" not in state:
@@ -70,13 +70,13 @@ def since_start(worker: State) -> State:
 
 
 def check_alike(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError, as `mean_worker`, unless plain data of all ranks have one outline."""
+    """Raise ValueError unless the plain data of all ranks have the same structure."""
     if len({str(dict(outline(value))) for value in values}) > 1:
         raise ValueError(f"the ranks have different {what}")
 
 
 def continued_step(step: int, before: tuple[int, int], after: tuple[int, int]) -> int:
-    """Return the step of ``after`` before which as much of the epoch is read as before ``step``.
+    """Return the step of the new run before which as much of the epoch is read as before ``step``.
 
     before, after: (number of nodes, steps per epoch), with batches of one size. If the batches of
     the epoch that were read do not divide among the new nodes, fewer batches than there are new

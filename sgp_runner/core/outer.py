@@ -1,4 +1,4 @@
-"""The outer optimizer of DiLoCo and its relatives: a step along the change of many inner steps."""
+"""The outer optimizer of DiLoCo and its variants: a step along the change of many inner steps."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Parts of the parameters: each device of a node holds one, and the state that belongs to it.
+"""Parts of the parameters: each device of a node holds one, together with its state.
 
-A worker whose state is divided has vectors of the length of its part, and `PartShapes` as the
-shapes of its tensors. Elementwise operations need nothing else. An operation that reduces a vector
-adds up the results of all devices (`norm`), and a codec or optimizer that needs whole tensors gets
-parts that are cut between tensors.
+A worker with divided state has vectors of the length of its part, and `PartShapes` as the shapes of
+its tensors. Elementwise operations need no further changes. An operation that reduces a vector sums
+the results of all devices (`norm`), and a codec or optimizer that needs whole tensors gets parts
+that are cut between tensors.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PART_MULTIPLE = 128  # elements of a part, which is aligned to 16 bytes in any t
 
 
 class Devices(Protocol):
-    """The devices of a node, which all make the same calls in the same order."""
+    """The devices of a node, which make the same calls in the same order."""
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum of the numbers ``x`` [] of all devices."""
+        """Return the sum of all devices' ``x`` []."""
 
     def gathered(self, part: Tensor) -> Tensor:
-        """Return the vector [D] of which each device has a ``part``."""
+        """Return the vector [D] that consists of all devices' ``part``."""
 
 
 class PartShapes(dict[str, tuple[int, ...]]):
-    """The shapes of the tensors, and of pieces of tensors, in a device's part.
+    """The shapes of the tensors and pieces of tensors in a device's part.
 
-    A piece of a tensor of at least two dimensions is a matrix of one column, so that its weights
-    decay like the whole tensor's.
+    A piece of a tensor of two or more dimensions is a one-column matrix, so that weight decay
+    applies to it as to the whole tensor.
 
     whole: shapes of all tensors that make up the parameters [D]
     where: slice of the parameters that is this part
@@ -53,7 +53,7 @@ class PartShapes(dict[str, tuple[int, ...]]):
                 self[name] = piece(shape, length)
 
     def inside(self, span: slice) -> slice:
-        """Return the positions in this part of a ``span`` of the parameters; empty if outside."""
+        """Return the slice of this part that a ``span`` of the parameters covers; empty if none."""
         first, last = self.where.start, self.where.stop
         begin, end = (min(max(edge, first), last) - first for edge in (span.start, span.stop))
         return slice(begin, end)
@@ -67,10 +67,9 @@ def piece(shape: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 
 def cut(shapes: Mapping[str, tuple[int, ...]], devices: int, at: Cut) -> list[slice]:
-    """Return the consecutive parts of the parameters [D], one for each device; some may be empty.
+    """Return consecutive parts of the parameters [D], one per device; some may be empty.
 
-    If parts end between tensors, a tensor belongs to the device with the equal share in which it
-    begins.
+    If parts end between tensors, a tensor belongs to the device in whose equal share it begins.
     """
     sizes = list(map(prod, shapes.values()))
     total = sum(sizes)
@@ -84,7 +83,7 @@ def cut(shapes: Mapping[str, tuple[int, ...]], devices: int, at: Cut) -> list[sl
 
 
 def norm(x: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-    """Return the norm of a vector of which ``x`` is this worker's part, or all of it."""
+    """Return the norm of a vector; ``x`` is this worker's part of it, or all of it."""
     if isinstance(shapes, PartShapes):
         return shapes.devices.total(x.square().sum()).sqrt()
     length: Tensor = x.norm()

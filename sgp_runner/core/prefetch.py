@@ -1,4 +1,4 @@
-"""Batches that a thread loads and copies to a GPU while the GPU computes with earlier ones."""
+"""Batches that a thread loads and copies to a GPU while the GPU processes earlier batches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Load: TypeAlias = Callable[[int, int], Batch]  # of a worker and its step
 
 
 class Prefetcher:
-    """Loads the batches of a worker one step ahead, on a thread and a CUDA stream of its own.
+    """A loader of a worker's batches, one step ahead, on its own thread and CUDA stream.
 
-    The host never waits for the device. Up to two batches are on the device: the present one and
-    the next. An error of the thread is raised by the call of `batch` that asks for its batch.
+    The host never waits for the device. Up to two batches are on the device: the current and the
+    next. An error in the thread is raised by the call of `batch` that requests the failed batch.
     """
 
     def __init__(self, device: str) -> None:
@@ -31,7 +31,7 @@ class Prefetcher:
         ] = {}  # at most one
 
     def batch(self, load: Load, rank: int, step: int) -> Batch:
-        """Return ``load(rank, step)``, and start to load the batch of the next step."""
+        """Return ``load(rank, step)`` and start loading the batch of the next step."""
         import torch
 
         present, following = (load, rank, step), (load, rank, step + 1)
@@ -48,7 +48,7 @@ class Prefetcher:
         return batch
 
     def loaded(self, load: Load, rank: int, step: int) -> tuple[Batch, torch.cuda.Event]:
-        """Return a batch and the event after its copy to the device."""
+        """Return a batch and the event recorded after its copy to the device."""
         import torch
 
         if self.stream is None:
@@ -57,6 +57,6 @@ class Prefetcher:
             return load(rank, step), self.stream.record_event()
 
     def close(self) -> None:
-        """End the thread after its present batch."""
+        """Stop the thread after its current batch."""
         self.thread.shutdown(cancel_futures=True)
         self.pending.clear()

@@ -1,4 +1,4 @@
-"""Pretraining: plain steps of one model before a run, whose workers then start from this model."""
+"""Pretraining: training of one model before a run, from which all workers then start."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SEED = 201  # the batches are others than those of the run
 class Pretraining:
     """Plain training of one model before the run, the same for all algorithms.
 
-    steps: steps with batches of all nodes, before the run and its clock start; 0: none, the run
-        starts from random parameters
+    steps: steps with batches of all nodes, before the run and its clock start; 0: the run starts
+        from random parameters
     lr: learning rate of these steps, constant after a warm-up; other settings are those of optim
     """
 
@@ -34,7 +34,7 @@ class Pretraining:
         check_range("positive", "pretrain", self, "lr")
 
     def train(self, problem: Problem, optim: Optimizer, batch: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the parameters [D] and the buffers of the model after all steps.
+        """Return the model's parameters [D] and buffers after all steps.
 
         Gradients are in the precision of the parameters, without autocast. ``batch``: samples per
         step

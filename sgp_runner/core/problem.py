@@ -37,14 +37,14 @@ class Compute:
     Gradients in float32 follow PyTorch's defaults on a GPU, where convolutions round to TF32.
     Evaluation is in full precision (`full_precision`) and not compiled.
 
-    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
-        replaced, counts as ``none``.
+    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run
+        resolves beforehand, counts as ``none``.
     channels_last: memory format of images and convolutions, if the model has any; ``auto``, which a
-        run has replaced, counts as false. Parameters stay contiguous, so that the vector that
-        algorithms, codecs and checkpoints see has the same order on every device; a convolution
-        converts its own, which are small next to its images.
+        run resolves beforehand, counts as false. Parameters stay contiguous, so that the vector
+        that algorithms, codecs and checkpoints see has the same order on every device; a
+        convolution converts its own parameters, which are small compared to its images.
     compile: whether to use torch.compile.
-    deterministic: whether a GPU must give the same bytes twice, without TF32.
+    deterministic: whether a GPU must give bitwise reproducible results, without TF32.
     """
 
     device: str = "cpu"
@@ -54,7 +54,7 @@ class Compute:
     deterministic: bool = False
 
     def autocasting(self) -> AbstractContextManager[object]:
-        """Return a context in which PyTorch casts the forward pass."""
+        """Return a context manager that applies autocast to the forward pass."""
         import torch
 
         return torch.autocast(
@@ -69,7 +69,7 @@ ON_CPU = Compute()
 
 @contextmanager
 def full_precision(device: str) -> Iterator[None]:
-    """Compute float32 without TF32 on a GPU, where PyTorch uses it in convolutions by default."""
+    """Disable TF32 on a GPU, which PyTorch uses in float32 convolutions by default."""
     import torch
 
     cudnn = torch.backends.cudnn
@@ -93,7 +93,7 @@ def full_precision(device: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Problem:
-    """One model on one data set, divided among workers.
+    """A model and a data set that is divided among workers.
 
     Only one caller at a time may use the module.
 
@@ -118,7 +118,7 @@ class Problem:
     prefetcher: Prefetcher | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
-        """Return this part of the batch of worker ``rank`` for its own ``step``."""
+        """Return this device's part of the batch of worker ``rank`` in its ``step``."""
         if self.prefetcher is None or self.dataset.train.draws_from_torch:
             return self.loaded(rank, step)
         return self.prefetcher.batch(self.loaded, rank, step)
@@ -129,7 +129,7 @@ class Problem:
         return tuple(map(self.placed, inputs)), self.placed(targets)
 
     def on_host(self, rank: int, step: int) -> Batch:
-        """Return `batch` in the memory of the host."""
+        """Return `batch` in host memory."""
         train = self.dataset.train
         requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
         for request in requests:
@@ -137,23 +137,23 @@ class Problem:
         return train.batch(*requests[0])
 
     def warm_up(self, rank: int) -> None:
-        """Start the processes that read the data, outside the training time."""
+        """Start the data-loading processes before the training time is measured."""
         if self.dataset.train.ahead:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """Return the samples that this device reads, and the seed of their augmentation.
+        """Return the indices of the samples that this device reads, and their augmentation seed.
 
-        If a batch has no sample for this device, it reads one whose weight is zero.
+        If a batch has no sample for this device, it reads one sample with weight zero.
         """
         indices = self.sampler.indices(rank, step)
         mine = indices[self.part.of(len(indices))]
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
-        """Copy to the device without blocking, in the memory format of the convolutions.
+        """Copy a tensor to the device without blocking, in the memory format of the convolutions.
 
-        PyTorch reuses the pinned memory of the copy once the device has read it.
+        PyTorch reuses the pinned memory of the source once the device has read it.
         """
         import torch
 
@@ -165,17 +165,17 @@ class Problem:
         )
 
     def examples(self, rank: int) -> float:
-        """Return the number of examples in a worker's shard, divided by the mean of all shards."""
+        """Return the number of examples in a worker's shard relative to the mean of all shards."""
         if not isinstance(self.sampler, ShardSampler):
             return 1.0
         sizes = [len(shard) for shard in self.sampler.shards]
         return sizes[rank] * len(sizes) / sum(sizes)
 
     def dropout_seed(self, rank: int, step: int, piece: int = 0) -> int:
-        """Return the seed of a step's dropout on this device.
+        """Return the dropout seed of a step on this device.
 
-        Devices of one node drop different elements. The first device drops the same elements as the
-        only device of a node.
+        Devices of one node drop different elements; the first device drops the same as a node's
+        only device.
         """
         of_device = [self.part.index] if self.part.index or piece else []
         return seed_of(self.seed, _DROPOUT, rank, step, *of_device, *([piece] if piece else []))
@@ -193,10 +193,9 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Gradient [D] and loss [] of one batch; updates BatchNorm's statistics in ``buffers``.
+        """Return gradient [D] and loss [] of one batch; update BatchNorm statistics in ``buffers``.
 
-        module: wrapper of the model, to call instead of it.
-        scale: [], factor of the returned gradient.
+        module: wrapper to call instead of the model. scale: [], factor of the returned gradient.
         """
         where = params, buffers, rank, step, module, scale
         if not params.is_cuda or hasattr(module, "no_sync"):  # it has gradients in its buckets
@@ -215,7 +214,7 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss as `gradient` does, but leave the gradient in ``flat.parameters``."""
+        """Return the loss like `gradient`, but leave the gradient in ``flat.parameters``."""
         bound = self.flat.bind(params, buffers)
         if not bound.training:  # else all modules of it are in this mode already
             bound.train()
@@ -237,7 +236,7 @@ class Problem:
     def pieces(self, batch: Batch) -> list[tuple[Batch, float | Tensor]]:
         """Cut a batch into pieces of `micro_batch` samples.
 
-        Each comes with its share of the samples or tokens that the loss counts.
+        Each is paired with its share of the samples or tokens in the loss.
         """
         import torch
 
@@ -257,7 +256,7 @@ class Problem:
             return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:
-        """Metrics of one model on the whole validation set."""
+        """Return the metrics of one model on the whole validation set."""
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
@@ -268,7 +267,7 @@ class Problem:
             return task.evaluate(self.flat.bind(params, buffers).eval(), valid)
 
     def translations(self, params: Tensor) -> dict[str, object]:
-        """Return ``translations`` of a few unseen sentences by a model [D]; else nothing."""
+        """Return ``translations`` of a few unseen sentences by a model [D], if it translates."""
         import torch
 
         task = self.dataset.task
@@ -284,7 +283,7 @@ class Problem:
 
     @property
     def chunks(self) -> Sequence[Tensor]:
-        """The validation samples of each forward pass; empty if the task does not add up sums."""
+        """The validation samples of each forward pass; empty if the task is not `Summed`."""
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
@@ -296,7 +295,7 @@ class Problem:
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
     ) -> list[Sequence[float]]:
-        """Return the sums of each of the `chunks`, or of ``only`` some of them."""
+        """Return the sums of each of the `chunks`, or of the slice ``only`` of them."""
         import torch
 
         task = self.dataset.task
@@ -310,9 +309,9 @@ class Problem:
             ]
 
     def evaluate_re_estimated(self, params: Tensor) -> dict[str, float]:
-        """Metrics of averaged ``params`` [D].
+        """Return the metrics of averaged ``params`` [D].
 
-        An average has no BatchNorm statistics; they are re-estimated on `RE_ESTIMATED` training
+        An average has no BatchNorm statistics, so they are re-estimated on `RE_ESTIMATED` training
         samples.
         """
         import torch
@@ -335,12 +334,12 @@ class Problem:
         return self.evaluate(params, buffers)
 
     def on_device(self, part: Shard) -> Problem:
-        """Return the problem of a device that reads ``part``; batches for a GPU are prefetched."""
+        """Return the problem for a device that reads ``part``; batches for a GPU are prefetched."""
         device = self.compute.device
         return replace(self, part=part, prefetcher=None if device == "cpu" else Prefetcher(device))
 
     def subset(self, workers: int, batch_size: int) -> Problem:
-        """Divide the same data among another number of workers."""
+        """Return the same problem with the data divided among ``workers`` workers."""
         return replace(
             self,
             sampler=self.dataset.partition.sampler(
@@ -349,7 +348,7 @@ class Problem:
         )
 
     def close(self) -> None:
-        """Stop the thread and the processes that read the data."""
+        """Stop the prefetching thread and the data-loading processes."""
         if self.prefetcher is not None:
             self.prefetcher.close()
         self.dataset.train.close()
@@ -367,7 +366,7 @@ def make_problem(
     compute: Compute = ON_CPU,
     micro_batch: int | None = None,
 ) -> Problem:
-    """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
+    """Load the data and build the model; the initial parameters depend only on ``seed``."""
     import torch
 
     dataset = data.load(dtype)

@@ -1,8 +1,8 @@
 """Push-sum in one vector: ``[D + 1]`` holds ``D`` parameters and, last, the push-sum weight ``w``.
 
-At rest the first ``D`` entries are the de-biased model ``z = x / w``, which gradients and
-evaluation use; while an algorithm mixes they are the numerator ``x``. Keeping one vector instead of
-two halves the memory of a simulated worker.
+Between steps the first ``D`` entries are the de-biased model ``z = x / w``, which gradients and
+evaluation use; during mixing they are the numerator ``x``. Keeping one vector instead of two halves
+the memory of a simulated worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
 
 def to_numerator(x: Tensor) -> None:
-    """Replace ``z`` by ``x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
+    """Replace ``z`` by ``x = z w``, in place. On a CPU a weight of exactly one takes no time."""
     if not has_unit_weight(x):
         x[:-1].mul_(x[-1])  # `*=` would also copy the result onto itself
 
@@ -35,7 +35,7 @@ def to_model(x: Tensor) -> None:
 
 
 def has_unit_weight(x: Tensor) -> bool:
-    """Whether the weight is exactly one; False on a GPU, where reading the weight would block."""
+    """Return whether the weight is exactly one; False on a GPU, where reading it would block."""
     if x.is_cuda:
         return False
     weight = getattr(x, "number", None)  # faster than a view for the vectors of timing studies
@@ -49,11 +49,11 @@ def descend(x: Tensor, step: LocalStep) -> None:
 
 
 def descending(x: Tensor, step: LocalStep, parts: int = 1) -> Iterator[slice]:
-    """`descend` piece by piece; yield the slice of each piece while it is in the cache.
+    """Apply `descend` piece by piece; yield the slice of each piece while it is in the cache.
 
     The last slice includes the weight.
 
-    parts: divides numerator and weight
+    parts: divisor of numerator and weight
     """
     end = x.numel() - 1
     for where in step(None if has_unit_weight(x) else x[-1], parts):
@@ -79,7 +79,7 @@ async def average(worker: Worker) -> None:
 def check_mass(mean_weight: float) -> None:
     """Raise RuntimeError unless the push-sum weights add up to the number of workers.
 
-    Weights are conserved, so only a message in flight can hold a part of the sum.
+    Weights are conserved, so only a message in flight can hold a share of the sum.
     """
     if not abs(mean_weight - 1) <= TOLERANCE:
         raise RuntimeError(

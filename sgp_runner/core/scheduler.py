@@ -1,13 +1,13 @@
 """Coroutines and the two clocks that drive them.
 
-A coroutine stops only at ``await``, and only on a `Future`: one event that has not happened yet.
+A coroutine pauses only at ``await``, and only on a `Future`: one event that has not happened yet.
 The `Scheduler` runs all ready coroutines; when none is ready, it asks its clock for the next event.
 `VirtualClock` pops a heap of events, so simulated time costs nothing; `RealClock` blocks until a
-thread reports that a message came in or a gradient is done. Nothing else differs between a
-simulated and a real run, and with a virtual clock the order of events depends only on the program.
+thread reports that a message has arrived or a gradient is done. Simulated and real runs differ in
+nothing else, and with a virtual clock the order of events depends only on the program.
 
-On some networks, coroutines must run in the same order on all ranks, whenever messages arrive. A
-scheduler that is ``in_order`` wakes coroutines in the order of their requests.
+On some networks, coroutines must run in the same order on all ranks, no matter when messages
+arrive. A scheduler that is ``in_order`` wakes coroutines in the order of their requests.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 class Future(Generic[T]):
     """An event that will happen once; one coroutine at a time may await its value.
 
-    what: words and numbers for a deadlock report, formatted only when needed.
+    what: description for a deadlock report, formatted only when needed.
     finish: maps the value when it is awaited.
-    held: whether `Scheduler` holds it back, to wake coroutines in order.
+    held: whether `Scheduler` delays it to wake coroutines in order.
     """
 
     __slots__ = ("done", "finish", "held", "task", "value", "what")
@@ -56,7 +56,7 @@ class Future(Generic[T]):
 
 
 def resolved(value: T) -> Future[T]:
-    """Return a future that is done."""
+    """Return a future that is already done."""
     future: Future[T] = Future()
     future.value, future.done = value, True
     return future
@@ -65,7 +65,7 @@ def resolved(value: T) -> Future[T]:
 class Task:
     """A running coroutine; ``finished`` resolves with its result.
 
-    explain: maps an error of the coroutine to the error to raise
+    explain: maps an error in the coroutine to the error to raise
     """
 
     __slots__ = ("coroutine", "explain", "finished", "name", "waiting")
@@ -82,7 +82,7 @@ class Task:
 
 
 class Clock(Protocol):
-    """The source of events when no coroutine is ready."""
+    """A source of events for when no coroutine is ready."""
 
     @property
     def now(self) -> float: ...  # seconds since the run started
@@ -90,7 +90,7 @@ class Clock(Protocol):
 
 
 class VirtualClock:
-    """Simulated time: a heap of events, each a call of one of the ``handlers`` by its name.
+    """Simulated time: a heap of events, each of which calls one of the ``handlers`` by name.
 
     Events of equal time happen in the order in which they were scheduled.
     """
@@ -103,7 +103,7 @@ class VirtualClock:
         self.never = 0  # events scheduled at infinity
 
     def at(self, seconds: float, event: str, *arguments: Any) -> None:
-        """Schedule ``event`` at the time ``seconds``, now or later; infinity means never."""
+        """Schedule ``event`` at time ``seconds``, now or later; infinity means never."""
         if seconds == math.inf:
             self.never += 1
             return
@@ -111,12 +111,12 @@ class VirtualClock:
         self.order += 1
 
     def at_first(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call before all other events of that time; checkpoints do not contain it."""
+        """Schedule a call before all other events at that time; checkpoints do not contain it."""
         heapq.heappush(self.events, (seconds, -1 - self.first, "call", (function, *arguments)))
         self.first += 1
 
     def begin(self, now: float) -> None:
-        """Begin at ``now`` seconds, with the events of earlier times."""
+        """Start at ``now`` seconds; events of earlier times then happen immediately."""
         self.now = now
         self.events.sort()
         self.events[:] = [(max(event[0], now), *event[1:]) for event in self.events]
@@ -130,14 +130,14 @@ class VirtualClock:
 
 
 def call(function: Callable[..., None], *arguments: Any) -> None:
-    """Handle an event that cannot be saved."""
+    """Run an event that checkpoints cannot contain."""
     function(*arguments)
 
 
 class RealClock:
     """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread.
 
-    meter: counts waits for callbacks, except while a gradient is being computed (`computing`)
+    meter: measures waits for callbacks, except while a gradient is being computed (`computing`)
     """
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ class RealClock:
     def poll_with(self, poll: Callable[[], None], seconds: float) -> None:
         """Call ``poll`` every ``seconds`` while the scheduler waits.
 
-        On networks without a thread that moves messages, ``poll`` moves them and posts callbacks.
+        On networks without a communication thread, ``poll`` transfers messages and posts callbacks.
         """
         self.poll, self.poll_seconds = poll, seconds
 
     def computed(self, seconds: float) -> None:
-        """Handle a gradient that is complete and took ``seconds``."""
+        """Handle the completion of a gradient that took ``seconds``."""
 
     def sends(self, dst: int, tag: int, num_bytes: int) -> None:
         """Handle a message that this rank sends."""
@@ -166,7 +166,7 @@ class RealClock:
         """Handle a message that reaches the mailbox."""
 
     def ends(self, collective: int) -> None:
-        """Handle a collective that has ended."""
+        """Handle the completion of a collective."""
 
     def wakes(self, number: int) -> None:
         """Handle the end of the sleep ``number`` of this rank."""
@@ -225,11 +225,11 @@ class RealClock:
 
 
 class Deadlock(RuntimeError):
-    """Every coroutine is blocked and no event is pending; the message lists the awaited events."""
+    """Raised if all coroutines wait and no event is pending; the message lists their events."""
 
 
 class Scheduler:
-    """Runs coroutines until all have finished.
+    """A scheduler that runs coroutines until all have finished.
 
     in_order: coroutines that await a `future` wake one at a time, in the order of their requests.
     """
@@ -247,14 +247,14 @@ class Scheduler:
         name: str,
         explain: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> Future[T]:
-        """Start a coroutine, whose errors ``explain`` maps; await the result to join it."""
+        """Start a coroutine; ``explain`` maps its errors. Await the result to join it."""
         task = Task(coroutine, name, explain)
         self.tasks[task] = None
         self.ready.append(task)
         return task.finished
 
     def future(self, what: tuple[Any, ...], finish: Callable[[T], T] | None = None) -> Future[T]:
-        """Return the future of an external event, whose time depends on the network."""
+        """Return the future of an external event, whose timing depends on the network."""
         future = Future(what, finish)
         if self.in_order:
             future.held = True
@@ -262,7 +262,7 @@ class Scheduler:
         return future
 
     def resolve(self, future: Future[T], value: T) -> None:
-        """Resolve ``future`` and make its coroutine ready, now or when it is its turn."""
+        """Resolve ``future`` and make its coroutine ready, now or in its turn."""
         future.value = value
         future.done = True
         if not future.held and future.task is not None:
@@ -270,7 +270,7 @@ class Scheduler:
             self.ready.append(future.task)
 
     def wake_next(self) -> bool:
-        """Wake the coroutine with the oldest request and return True, if its event has happened."""
+        """Wake the coroutine with the oldest request; return False if its event is pending."""
         if not self.held[0].done:
             return False
         future = self.held.popleft()
@@ -295,7 +295,7 @@ class Scheduler:
                 raise Deadlock(self.report())
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run until all coroutines wait and ``done``, or until none is left. Raises as `run`."""
+        """Run until all coroutines wait and ``done``, or until none is left. Raises like `run`."""
         while True:
             self.settle()
             if done() or not self.tasks:
@@ -331,11 +331,11 @@ class Scheduler:
         return "deadlock: every worker is blocked.\n" + "\n".join(lines)
 
     def waits(self) -> str:
-        """Return the waits of all coroutines, on one line."""
+        """Return what all coroutines wait for, on one line."""
         return ", ".join(f"waits for {describe(task.waiting)}" for task in list(self.tasks))
 
     def close(self) -> None:
-        """Drop the coroutines that will not run again, after an error."""
+        """Close the coroutines that will not run again after an error."""
         for task in self.tasks:
             task.coroutine.close()
             task.waiting = None  # or the two would keep each other
@@ -343,7 +343,7 @@ class Scheduler:
 
 
 def describe(future: Future[Any] | None) -> str:
-    """Return a description of a future: its event, and the rank it comes from."""
+    """Return a description of a future: its event and the rank it comes from."""
     if future is None:
         return "its turn"
     match future.what:

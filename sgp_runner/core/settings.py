@@ -1,4 +1,4 @@
-"""Checks of numbers in settings."""
+"""Range checks of numeric settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
 
 
 def check_range(kind: str, group: str, part: object, *names: str) -> None:
-    """Raise ConfigError if one of the settings ``names`` of ``part`` is outside of range ``kind``.
+    """Raise ConfigError if one of the settings ``names`` of ``part`` is outside range ``kind``.
 
-    group: prefix of the settings' keys.
+    group: prefix of the settings' keys
     """
     sentence, holds = RANGES[kind]
     for name in names:

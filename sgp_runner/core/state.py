@@ -22,7 +22,7 @@ class NamedState(dict[str, Any]):
     """Named state of a worker: plain data and collectives that outlive its coroutines."""
 
     def __call__(self, name: str, init: Callable[[], T]) -> T:
-        """Return the state ``name``: made by ``init`` on first use, the same object afterwards."""
+        """Return the state ``name``, which ``init`` creates on first use."""
         if name not in self:
             self[name] = init()
         value: T = self[name]
@@ -35,7 +35,7 @@ NUMBER, VALUE = "number of a collective", "its value"
 def packed(value: Any) -> Any:
     """Return named state of a worker as plain data.
 
-    A collective becomes its number, with its value if it has ended.
+    A collective becomes its number and, if it has completed, its value.
     """
     if isinstance(value, Future):
         return {NUMBER: value.what[1], VALUE: value.result() if value.done else None}
@@ -73,9 +73,9 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def with_memory(state: State, memory: Callable[[Tensor], Tensor]) -> State:
-    """Return plain data whose tensors are in the ``memory`` [n] made of the bytes [n] of each.
+    """Return plain data with each tensor moved to ``memory``, called with its storage's bytes [n].
 
-    Tensors that share memory also share it then, so a file of either has the same bytes.
+    Tensors that share memory still share it, so a file of the result has the same bytes.
     """
     import torch
 
@@ -96,7 +96,7 @@ def with_memory(state: State, memory: Callable[[Tensor], Tensor]) -> State:
 def outline(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and a description of each value in plain data.
 
-    A tensor is described by type and shape, a float by its type, and other values by themselves.
+    A tensor is described by type and shape, a float by its type, other values by their repr.
     """
     from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Functions that are called between the steps of a worker."""
+"""Hooks that are called between the steps of a worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class StepListener(Protocol):
-    """Listener for the start and the end of steps; a worker is at rest between two steps."""
+    """A listener for the start and end of steps; a worker is at rest between two steps."""
 
     def start_of_step(self, worker: Worker) -> None: ...
     def end_of_step(self, worker: Worker) -> None: ...
 
 
 class StepHooks:
-    """Calls the saver, if any, at the start of a step and the recorder, if any, at the end."""
+    """Hooks that call the saver at the start of a step and the recorder at its end, if any."""
 
     def __init__(self) -> None:
         self.saver: Callable[[Worker], None] | None = None

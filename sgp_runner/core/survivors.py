@@ -1,4 +1,4 @@
-"""Loss of workers: limits of time, and the state that the survivors preserve.
+"""Loss of workers: time limits, and the state that the survivors preserve.
 
 `sgp_runner.config.membership` describes the recovery.
 """
@@ -19,7 +19,7 @@ SILENCE_SECONDS = 30.0
 class LossDetection:
     """Time limits after which ranks of a real run consider another rank lost.
 
-    vote_seconds: longest wait for the answers of other ranks; a rank that does not answer is lost
+    vote_seconds: longest wait for the replies of other ranks; a rank that does not reply is lost
     silence_seconds: longest time without a heartbeat while another rank waits. gloo does not report
         a lost peer to a rank that only receives, so heartbeats are needed
     """
@@ -29,12 +29,12 @@ class LossDetection:
 
 
 def step_snapshot(worker: Worker) -> State:
-    """Copy the state of a worker that recovery preserves, at the start of a step."""
+    """Return a copy of the worker's state that recovery preserves, at the start of a step."""
     return deepcopy(vectors_of(worker.state_dict()))
 
 
 def vectors_of(state: State) -> State:
-    """Return a worker's state without pending messages, and without named state except tensors."""
+    """Return a worker's state without pending messages and without named state except tensors."""
     from torch import Tensor
 
     from sgp_runner.core.zeros import Zeros

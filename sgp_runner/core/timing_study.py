@@ -1,10 +1,10 @@
 """Timing studies, which simulate a sample of a schedule.
 
 A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that
-depends on epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run.
-Every step of the sample is simulated exactly and represents the same number of real steps, so times
-are scaled in proportion. One-time events, such as the exact average at a switch, are scaled too;
-they are 0.1 % of the time in a sample of 1,440 steps.
+depends on epochs (algorithm switches, numbers of peers, warm-up) keeps its share of the run. Every
+step of the sample is simulated exactly and represents the same number of real steps, so times are
+scaled in proportion. One-time events, such as the exact average at a switch, are scaled too; they
+are 0.1 % of the time in a sample of 1,440 steps.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class Study:
     """The steps of one node in a timing study.
 
-    real: steps of the whole schedule; None where the data set has no known epoch length.
-    simulated: simulated steps: the whole schedule or a sample.
+    real: steps of the whole schedule; None if the epoch length of the data set is unknown.
+        simulated: steps to simulate, the whole schedule or a sample.
     """
 
     real: int | None
     simulated: int
 
     def extended(self, seconds: float) -> dict[str, object]:
-        """Scale ``seconds`` of simulated time for the sample to the whole schedule."""
+        """Scale ``seconds`` of the sample's simulated time to the whole schedule."""
         hours = None if self.real is None else seconds / self.simulated * self.real / 3600
         return {
             "ms_per_iteration": seconds / self.simulated * 1000,
@@ -54,7 +54,7 @@ def study(data: DataConfig, batch: int, epochs: float, sample_steps: int | None)
     if samples is None:
         if sample_steps is None:
             raise ConfigError(
-                "model.sample_steps", f"the length of an epoch of {data.name} is unknown: set it."
+                "model.sample_steps", f"{data.name} has no known epoch length: set it."
             )
         return Study(None, sample_steps)
     if samples < batch:
@@ -76,9 +76,9 @@ def make_problem(
     dtype: torch.dtype,
     shapes: Shapes | None = None,
 ) -> Problem:
-    """Return a problem with the parameters of ``model`` but no data.
+    """Return a problem with the parameters of ``model`` but without data.
 
-    study: the number of its steps sets the length of an epoch.
+    study: determines the length of an epoch.
     shapes: shapes of parameters without values, which replace the parameters of ``model``.
     """
     from sgp_runner.core.flat import FlatModule
@@ -98,7 +98,7 @@ def make_problem(
 
 @dataclass(frozen=True)
 class Unread(Split):
-    """Data set and sampler with the length of an epoch but no data; reading raises RuntimeError."""
+    """A data set and sampler with an epoch length but no data; reading raises RuntimeError."""
 
     steps_per_epoch: float
     labels: None = None

@@ -1,4 +1,4 @@
-"""The time that a rank waits for messages."""
+"""Measurement of the time that a rank waits for messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Moment: TypeAlias = "float | torch.cuda.Event"
 
 
 class WaitMeter:
-    """Adds up waits of the host, and waits of a GPU's stream between two of its events.
+    """A sum of the host's waits, and of a GPU stream's waits between two of its events.
 
-    The host never waits for the events: they count once the device has passed them.
+    The host never waits for the events; they count once the device has passed them.
 
-    counting: whether waits of the host count
+    counting: whether the host's waits count
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class WaitMeter:
             self.total += seconds
 
     def now(self, device: torch.device) -> Moment:
-        """Return the time of the host, or an event of the device's current stream."""
+        """Return the host's time, or an event on the device's current stream."""
         if device.type != "cuda":
             return time.monotonic()
         import torch

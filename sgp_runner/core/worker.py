@@ -36,10 +36,10 @@ MAX_CHECKS = 1000  # postponed ones, of a process that records nothing
 
 
 class Runtime(Protocol):
-    """The interface that simulated and real runs provide to their workers."""
+    """The interface that simulated and real runs implement for their workers."""
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
-        """Start computing a gradient, which may be a list of parts with ``allow_parts``."""
+        """Start computing a gradient, which may be a list of parts if ``allow_parts``."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def abandon(self, worker: Worker) -> None: ...
@@ -51,10 +51,10 @@ class Runtime(Protocol):
     def now(self) -> float: ...
 
     def start_of_step(self, worker: Worker) -> None:
-        """Checkpoint; the worker is at rest and no other activity is in a step."""
+        """Save a checkpoint if due; the worker is at rest and no other activity is in a step."""
 
     def end_of_step(self, worker: Worker) -> None:
-        """Record and evaluate; takes no simulated time."""
+        """Record and evaluate if due, in no simulated time."""
 
 
 @dataclass(slots=True)
@@ -74,14 +74,14 @@ class Progress:
 class Worker:
     """One worker. ``D`` is the number of parameters, or of those in this device's part.
 
-    rank, size: this worker and the number of gradient workers; a parameter server has ``rank >=
-    size``.
+    rank, size: rank of this worker and number of gradient workers; a parameter server has ``rank >=
+        size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
     params: [D], the model's parameters, a view of ``push_sum``.
     buffers: state of the optimizer. model_buffers: BatchNorm's statistics.
     shapes: shapes of the model's parameter tensors, by name, in their order in ``params``.
     steps_per_epoch: length of an epoch, in the unit of ``step``.
-    examples: number of examples in this worker's shard, divided by the mean of all shards.
+    examples: number of examples in this worker's shard, relative to the mean of all shards.
     state: named state, which outlives the coroutines: `state("momentum", make)`.
     has_gradients: False in a timing study, where all gradients are zero.
     lr_follows_own_steps: whether the learning rate depends on the number of gradients of this
@@ -113,7 +113,7 @@ class Worker:
 
     @property
     def model(self) -> Tensor:
-        """The parameters [D] to evaluate, gathered from all devices that have a part of them."""
+        """The parameters [D] to evaluate, gathered from all devices that hold a part of them."""
         return self.gathered(self.own_model)
 
     @property
@@ -123,7 +123,7 @@ class Worker:
         return outer
 
     def gathered(self, part: Tensor) -> Tensor:
-        """Return the vector [D] of which this device has a ``part``, or all."""
+        """Return the vector [D], given this device's ``part`` of it or all of it."""
         shapes = self.shapes
         return shapes.devices.gathered(part) if isinstance(shapes, PartShapes) else part
 
@@ -163,16 +163,16 @@ class Worker:
 
     @property
     def now(self) -> float:
-        """Seconds since the start, on the run's clock."""
+        """Seconds since the start on the run's clock."""
         return self.runtime.now()
 
     @property
     def done(self) -> bool:
-        """Whether this view has no step left."""
+        """Whether this view has no steps left."""
         return self.budget.spent or (self.until is not None and self.steps_taken >= self.until)
 
     def steps(self) -> Iterator[int]:
-        """Iterate over step numbers until the budget, or this view's limit, is spent.
+        """Iterate over step numbers until the budget or this view's limit is exhausted.
 
         The worker is at rest between two steps. A resumed run starts `Algorithm.run` again at such
         a point, with the saved named state (`state`, `increment`).
@@ -189,14 +189,14 @@ class Worker:
             runtime.end_of_step(self)
 
     def limit(self, steps: int) -> Worker:
-        """Return the same worker, for at most ``steps`` more steps."""
+        """Return a view of this worker that is limited to ``steps`` more steps."""
         until = self.steps_taken + steps
         return replace(self, until=until if self.until is None else min(self.until, until))
 
     def periods(self, length: int, start: int) -> Iterator[Worker]:
-        """Iterate over periods of ``length`` steps from step ``start``: this worker, so limited.
+        """Yield a view of this worker for each period of ``length`` steps from step ``start``.
 
-        A resumed run enters its last period again, even if only what follows the steps is left.
+        A resumed run re-enters its last period, even if only the work after its steps remains.
         """
         left = length - (self.steps_taken - start) % length
         while left < length or not self.done:
@@ -213,22 +213,22 @@ class Worker:
         return Exchange(graph.out_peers(*at), graph.in_peers(*at), graph.weights(*at))
 
     def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
-        """Gradient [D] on the next local batch, at ``at`` or the present parameters.
+        """Return the gradient [D] on the next local batch, at ``at`` or the current parameters.
 
         The parameters must not change until the gradient is complete.
         """
         return self.runtime.grad(self, self.params if at is None else at)
 
     def abandon(self) -> None:
-        """Abandon the gradient in progress, if any: what awaits it gets None at once.
+        """Abandon the gradient in progress, if any; its awaiter gets None immediately.
 
-        Its batch is not used again. Only for a `grad` at a copy of the parameters. A real rank
-        finishes the computation before it starts the next one.
+        Its batch is not used again. Allowed only for a `grad` at a copy of the parameters. A real
+        rank finishes the computation before it starts the next one.
         """
         self.runtime.abandon(self)
 
     def mean_grad(self) -> Awaitable[Tensor]:
-        """Mean gradient [D] over all workers at the present parameters.
+        """Return the mean gradient [D] over all workers at the current parameters.
 
         Communication overlaps the backward pass.
         """
@@ -241,7 +241,7 @@ class Worker:
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
     def local_step(self) -> Awaitable[LocalStep]:
-        """Return the optimizer's step with `grad` at the present parameters.
+        """Return the optimizer's step with `grad` at the current parameters.
 
         It is computed when it is taken, piece by piece: `sgp_runner.core.push_sum.descend`.
         """
@@ -250,7 +250,7 @@ class Worker:
         return future
 
     async def mean_step(self) -> LocalStep:
-        """Return the optimizer's step with `mean_grad`, as `local_step`."""
+        """Return the optimizer's step with `mean_grad`, like `local_step`."""
         return self.step_along(await self.runtime.mean_grad(self, True))
 
     def step_along(self, g: Gradient) -> LocalStep:
@@ -259,7 +259,7 @@ class Worker:
         return local_step(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
 
     def descend(self, step: LocalStep | None = None) -> Awaitable[None]:
-        """Take a `local_step` from the present parameters, in place.
+        """Take a `local_step` from the current parameters, in place.
 
         step: another step to take instead, before this method returns
         """
@@ -271,7 +271,7 @@ class Worker:
         return resolved(None)
 
     def take(self, step: LocalStep) -> None:
-        """Take a step from the parameters."""
+        """Take ``step`` from the current parameters, in place."""
         if not self.params.is_meta:  # a timing study without values
             for _ in step():
                 pass
@@ -286,7 +286,7 @@ class Worker:
         return self.runtime.spawn(self, coroutine)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait ``seconds`` of the run's clock; messages still arrive."""
+        """Wait ``seconds`` on the run's clock; messages still arrive."""
         return self.runtime.sleep(self, self.increment("sleeps"), seconds)
 
     def code(
@@ -296,7 +296,7 @@ class Worker:
         return self.runtime.code(self, what, codec, numbers, waits)
 
     def counter(self, name: str) -> int:
-        """Return a named counter, the number of calls of `increment`."""
+        """Return a named counter, which `increment` increments."""
         return int(self.state.get(name, 0))
 
     def increment(self, name: str) -> int:
@@ -322,7 +322,7 @@ class Worker:
     def load_state_dict(self, saved: State) -> None:
         """Restore the saved state in a worker that has not started.
 
-        Raises KeyError, TypeError or ValueError for the state of another kind of worker.
+        Raises KeyError, TypeError or ValueError if the state does not fit this worker.
         """
         device = self.push_sum.device
         fill(self.push_sum, saved["push_sum"])
@@ -339,7 +339,7 @@ class Worker:
         self.load_side_effects(saved)
 
     def side_effects(self) -> State:
-        """Return the state outside the algorithm, which repeating a step does not restore."""
+        """Return the state outside the algorithm, which repeating a step would not restore."""
         progress = self.progress
         return {
             "taken": self.budget.taken,
@@ -356,7 +356,7 @@ class Worker:
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return an error of this worker's coroutines with the rank and the step added."""
+        """Return an error in this worker's coroutines with the rank and step added."""
         if isinstance(error, SPEAKING):
             return error
         if isinstance(error, NotFinite):
@@ -364,13 +364,13 @@ class Worker:
         return RankFailed(f"rank {self.rank}, step {self.step}: {format_error(error)}")
 
     def check_later(self, check: Callable[[], None]) -> None:
-        """Postpone a check that waits for the device to the next record, which waits anyway."""
+        """Postpone a check that waits for the device until the next record, which waits anyway."""
         self.progress.checks.append((self.step, check))
         if len(self.progress.checks) == MAX_CHECKS:
             self.check_now()
 
     def check_now(self) -> None:
-        """Make the postponed checks. Raises Diverged, with the step of the check."""
+        """Run the postponed checks. Raises Diverged, with the step of the check."""
         checks, self.progress.checks = self.progress.checks, []
         for step, check in checks:
             try:
@@ -381,18 +381,18 @@ class Worker:
     def log(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``.
 
-        The next training record has the mean of the values since the last one, under this name.
+        The next training record has the mean of the values since the last record under this name.
         """
         self.progress.observed.setdefault(name, []).append(value)
 
 
 def fill(target: Tensor, saved: Tensor) -> None:
-    """Copy ``saved`` to ``target``, without broadcasting."""
+    """Copy ``saved`` into ``target`` without broadcasting."""
     if target.shape != saved.shape:
         raise ValueError(f"a saved tensor has shape {[*saved.shape]}, not {[*target.shape]}")
     target.copy_(saved)
 
 
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
-    """Return the name of an activity of a worker in reports."""
+    """Return the name of a worker's activity for reports."""
     return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"

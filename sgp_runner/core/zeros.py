@@ -1,7 +1,7 @@
-"""Vectors of zeros for timing studies: they replace tensors and need no memory or arithmetic.
+"""Vectors of zeros for timing studies, which replace tensors without memory or arithmetic.
 
 All parameters and gradients of a timing study are zero, and algorithms do not change that. Only the
-last entry of a vector, such as the push-sum weight, may be another number. `Zeros` implements the
+last entry of a vector, such as the push-sum weight, may be nonzero. `Zeros` implements the
 operations that algorithms use most. Any other operation materialises the tensor, permanently, so
 results never differ.
 """
@@ -23,7 +23,7 @@ from sgp_runner.core.zero_memory import Memory
 def zeros(length: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     """Return a vector [length] of zeros that replaces a tensor of type ``dtype``.
 
-    device: cpu, or meta: operations that need the tensor lose its values
+    device: cpu or meta; on meta, operations that need the tensor lose its values
     """
     return cast("Tensor", Zeros(Memory(length, 0.0, dtype, device), 0, length))
 
@@ -194,7 +194,7 @@ class Zeros:
         )
 
     def factor(self, other: Any) -> float | None:
-        """Return ``other`` as a finite number to scale by; None if scaling needs the tensor."""
+        """Return ``other`` as a finite factor; None if scaling needs the tensor."""
         if self.memory.tensor is not None:
             return None
         if type(other) is float or type(other) is int:
@@ -214,7 +214,7 @@ class Zeros:
         return self
 
     def adds(self, other: Any, alpha: float) -> bool:
-        """Add ``alpha * other`` if the sum is a `Zeros` too; return whether it is."""
+        """Add ``alpha * other`` if the sum is also a `Zeros`; return whether it is."""
         if not self.fits(other) or not isfinite(alpha):
             return False
         memory, number = self.memory, other.memory.number if other.reaches else 0.0
@@ -224,7 +224,7 @@ class Zeros:
         return True
 
     def changed(self, method: str, *args: Any, **keywords: Any) -> Zeros:
-        """Change the tensor by ``method``; values of the meta device do not change."""
+        """Apply the in-place ``method`` to the tensor; on the meta device, only count the write."""
         if self.is_meta:
             self.memory.version += 1
         else:
@@ -307,12 +307,12 @@ class Zeros:
 
 
 def broadcasts(vector: Zeros, other: Any) -> bool:
-    """Return whether ``other`` may give a result of an elementwise operation another shape."""
+    """Return whether broadcasting with ``other`` may change the shape of an elementwise result."""
     return isinstance(other, Zeros | Tensor) and bool(other.ndim) and other.shape != vector.shape
 
 
 def tensors_in(value: Any) -> Any:
-    """Return ``value`` with every `Zeros` materialised, also inside of containers."""
+    """Return ``value`` with every `Zeros` materialised, also inside containers."""
     return value.tensor() if isinstance(value, Zeros) else mapped(tensors_in, value)
 
 
@@ -333,7 +333,7 @@ def like(vector: Zeros) -> Tensor | None:
 
 
 def joined(parts: Sequence[Any]) -> Tensor | None:
-    """Concatenate `Zeros` if only the last one may end in a nonzero number; else return None."""
+    """Concatenate `Zeros` if only the last may end in a nonzero number; else return None."""
     *before, last = parts
     if any(type(x) is not Zeros or not x.ndim or x.memory.tensor is not None for x in parts):
         return None

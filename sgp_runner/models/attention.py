@@ -1,4 +1,4 @@
-"""Blocks of Transformers: their kernels of attention, and activations that are recomputed."""
+"""Transformer blocks: attention kernels and activation checkpointing."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from sgp_runner.models.dropout import is_alone
 
 
 def attention_kernels(x: Tensor) -> AbstractContextManager[None]:
-    """Return the context for attention on ``x``: fused kernels only on a GPU and outside vmap.
+    """Return the context for attention on ``x``: fused kernels on a GPU outside vmap, else none.
 
-    Fused kernels have no batching rule. On a CPU one kernel computes all attention, inside and
-    outside vmap.
+    Fused kernels have no batching rule. On a CPU the same kernel is used inside and outside vmap.
     """
     fused = x.device.type != "cpu" and is_alone(x)
     return nullcontext() if fused else sdpa_kernel(SDPBackend.MATH)
 
 
 def call(block: nn.Module, x: Tensor, *more: Any, **options: Any) -> Any:
-    """Return the output of a block with attention."""
+    """Return the output of an attention block."""
     with attention_kernels(x):
         return block(x, *more, **options)
 
 
 def call_checkpointed(block: nn.Module, x: Tensor, *more: Any, **options: Any) -> Any:
-    """Return what `call` returns; the backward pass computes the activations of the block again.
+    """Return the result of `call`; the backward pass recomputes the block's activations.
 
     Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelConfig(Protocol):
-    """A frozen dataclass that names a model and builds it."""
+    """A frozen dataclass that describes a model and builds it."""
 
     @property
     def name(self) -> str: ...
@@ -22,10 +22,10 @@ class ModelConfig(Protocol):
 
     @property
     def vectorizes(self) -> bool:
-        """Return whether its gradient runs under ``torch.func.vmap`` (BatchNorm's does not)."""
+        """Whether the model's gradient runs under ``torch.func.vmap`` (BatchNorm's does not)."""
 
     def build(self, dataset: Dataset) -> nn.Module:
         """Build a float32 module on the CPU.
 
-        Its initial values come from torch's global generator, which the caller seeds.
+        Initial values are drawn from torch's global generator, which the caller seeds.
         """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conv:
-    """Two 5x5 convolutions, each with a 2x2 maximum after it, and two linear layers.
+    """Two 5x5 convolutions, each followed by 2x2 max pooling, and two linear layers.
 
     There is no BatchNorm. With the defaults it has 215,370 parameters on Fashion-MNIST.
 

@@ -12,7 +12,7 @@ STD = 0.02  # std of initial weights; the last weights of a sub-layer have it / 
 
 
 class Decoder(nn.Module):
-    """int64 tokens [B, T] to logits [B, T, vocabulary]; logits at t see the tokens up to t."""
+    """A decoder from int64 tokens [B, T] to logits [B, T, vocabulary], causal in t."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class DecoderBlock(nn.Module):
         return out
 
     def attention(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Return [B, T, width]; every position attends to the positions up to its own."""
+        """Return [B, T, width]; every position attends to itself and earlier positions."""
         heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4)  # [B, h, T, 3, d]
         q, k, v = heads.unbind(-2)
         mixed = F.scaled_dot_product_attention(
@@ -71,7 +71,7 @@ class DecoderBlock(nn.Module):
 
 
 def rotation(length: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [T, size / 2] of the angles of a head's pairs of elements."""
+    """Return the cosines and sines [T, size / 2] of the rotation angles of a head."""
     frequency = 1e4 ** (-torch.arange(0, size, 2, dtype=like.dtype, device=like.device) / size)
     place = torch.arange(length, dtype=like.dtype, device=like.device)
     angle = place[:, None] * frequency

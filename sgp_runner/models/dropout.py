@@ -15,18 +15,18 @@ _LANES = 4
 
 
 def is_alone(x: Tensor) -> bool:
-    """Return whether ``x`` belongs to one worker, and not to the many of a call of vmap."""
+    """Return whether ``x`` belongs to one worker, not to several batched by vmap."""
     compiling = torch.compiler.is_compiling()
     return compiling or not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 class SeededDropout(nn.Module):
-    """Zeroes each element with probability ``p`` (to the nearest 1/65536) and rescales the rest.
+    """Dropout of elements with probability ``p`` (to the nearest 1/65536), keeping the mean.
 
-    The mean stays the same. In eval mode or at p = 0 the module is the identity; models check that
-    p is in [0, 1). The caller sets the int64 buffer ``dropout_seed`` [] for each (worker, step), in
-    place or through ``functional_call``; the buffer is not part of the state dict. ``layer``
-    distinguishes the dropouts of one module.
+    In eval mode or at p = 0 the module is the identity; models check that p is in [0, 1). The
+    caller sets the int64 buffer ``dropout_seed`` [] for each (worker, step), in place or through
+    ``functional_call``; the buffer is not part of the state dict. ``layer`` distinguishes the
+    dropout layers of one module.
     """
 
     dropout_seed: Tensor
@@ -52,7 +52,7 @@ class SeededDropout(nn.Module):
 
 
 class DrawsFromTorch(nn.Module):
-    """A module with dropouts that draw from torch's global generators.
+    """A module with dropout layers that draw from torch's global generators.
 
     The caller seeds the generators for each (worker, step).
     """

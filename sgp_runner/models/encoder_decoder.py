@@ -1,4 +1,4 @@
-"""The Transformer's module, built from torch's layers, with dropouts that depend only on a seed."""
+"""The Transformer module, built from torch's layers, with dropout that depends only on a seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sgp_runner.models.dropout import SeededDropout
 
 
 class EncoderDecoder(nn.Module):
-    """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
+    """A model from int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
 
-    Logits at t see target_in up to t. ``pad`` may fill the end of a source. The end of a target
-    needs no mask, since no earlier position attends to it.
+    Logits at t see target_in up to t. A source may end with ``pad``. The end of a target needs no
+    mask, since no earlier position attends to it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
-    """Replace torch's dropouts, whose masks depend on previous use of the generator."""
+    """Replace torch's dropout layers, whose masks depend on previous use of the generator."""
     for name, child in list(layer.named_children()):
         if isinstance(child, nn.Dropout):
             setattr(layer, name, SeededDropout(p, next(numbers)))

@@ -17,8 +17,8 @@ class FairseqTransformer:
     """Any translation architecture registered in fairseq, with fairseq's options.
 
     arch: name of the architecture, as in fairseq-train --arch
-    share_all_embeddings: one matrix embeds both languages and scores the output; needs a joined
-        dictionary
+    share_all_embeddings: one matrix embeds both languages and computes the output logits; needs a
+        joined dictionary
     overrides: options of the architecture, e.g. {encoder_layers: 2, dropout: 0.1}
     """
 

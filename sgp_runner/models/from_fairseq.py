@@ -15,7 +15,7 @@ from sgp_runner.utils.errors import ConfigError, nearest
 
 
 class FromFairseq(DrawsFromTorch):
-    """int64 source [B, S], its lengths [B] and target_in [B, T] to logits [B, T, vocabulary]."""
+    """A fairseq model from int64 source [B, S], lengths [B] and target_in [B, T] to logits."""
 
     def __init__(self, model: Any) -> None:
         DrawsFromTorch.__init__(self)
@@ -29,7 +29,7 @@ class FromFairseq(DrawsFromTorch):
 def build(
     arch: str, shared: bool, overrides: Mapping[str, object], task: BeamTranslation
 ) -> FromFairseq:
-    """Build fairseq's model of an architecture; ``shared``: one matrix embeds both languages.
+    """Build fairseq's model ``arch``; ``shared``: whether one matrix embeds both languages.
 
     Raises ConfigError for an unknown architecture or option, or options that fairseq cannot
     combine.
@@ -78,9 +78,9 @@ def build(
 
 
 def options_of(kind: Any, default: str | None) -> dict[str, object]:
-    """Return the options of a model and their values.
+    """Return the options of a model with their values.
 
-    default: value of the options whose default depends on the architecture.
+    default: value of options with a default that depends on the architecture.
     """
     parser = ArgumentParser(allow_abbrev=False, argument_default=default)
     kind.add_args(parser)

@@ -1,4 +1,4 @@
-"""The modules of Hugging Face's models."""
+"""Modules of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 
 class HubLanguageModel(DrawsFromTorch):
-    """int64 tokens [B, T] to logits [B, T, vocabulary]; logits at t see the tokens up to t."""
+    """A language model from int64 tokens [B, T] to logits [B, T, vocabulary], causal in t."""
 
     def __init__(self, model: Any) -> None:
         DrawsFromTorch.__init__(self)
@@ -31,7 +31,7 @@ class HubLanguageModel(DrawsFromTorch):
 
 
 class HubClassifier(DrawsFromTorch):
-    """Images [B, C, H, W] to logits [B, classes]; single-channel images are repeated."""
+    """A classifier from images [B, C, H, W] to logits [B, classes]; one channel is repeated."""
 
     def __init__(self, model: Any) -> None:
         DrawsFromTorch.__init__(self)
@@ -67,7 +67,7 @@ def build_language_model(path: str, pretrained: bool, dataset: Dataset) -> HubLa
 
 
 def build_classifier(path: str, pretrained: bool, dataset: Dataset) -> HubClassifier:
-    """Load or initialise the classifier at ``path``, with a new last layer for other classes.
+    """Load or initialise the classifier at ``path``, with a new last layer if the classes differ.
 
     Raises ConfigError if it cannot read the images of the data.
     """
@@ -87,17 +87,17 @@ def build_classifier(path: str, pretrained: bool, dataset: Dataset) -> HubClassi
 
 
 def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None = None) -> Any:
-    """Return the model at ``path`` as transformers' class ``auto`` makes it, in float32.
+    """Return the float32 model at ``path``, created by the transformers class ``auto``.
 
-    options: of its configuration; with them, the last layer may be new
+    options: options of its configuration; with options, the last layer may be new
 
-    Raises ConfigError if other weights are missing, of another shape or not finite.
+    Raises ConfigError if other weights are missing, have another shape or are not finite.
     """
     transformers = import_hub("transformers", "model")
     if pretrained and is_folder(path) and not any(map(any, map(Path(path).glob, WEIGHTS))):
         raise ConfigError(
             "model.path",
-            f"'{path}' has no weights: with model.pretrained=false they are drawn from the seed.",
+            f"'{path}' has no weights: use model.pretrained=false to draw them from the seed.",
         )
     with loading("model.path", path, "model"):
         safe = {"trust_remote_code": False}  # by default transformers asks on stdin
@@ -118,6 +118,6 @@ def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None 
         drawn = {name for name in drawn if name.startswith(f"{model.base_model_prefix}.")}
     for name, weights in model.named_parameters():
         if name in drawn or not weights.isfinite().all():
-            what = "misses the weights" if name in drawn else "has NaN or infinity in the weights"
+            what = "lacks the weights" if name in drawn else "has NaN or infinity in the weights"
             raise ConfigError("model.path", f"'{path}' {what} {name}: get the model again.")
     return model

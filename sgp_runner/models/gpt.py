@@ -19,8 +19,8 @@ class GPT:
     layers: blocks of attention and feed-forward
     width: width of embeddings and of every block's output; the feed-forward is four times as wide
     heads: attention heads; width / heads must be an even number
-    checkpoint_blocks: whether the backward pass computes the activations of each block again,
-        which saves memory and costs a third more time
+    checkpoint_blocks: whether the backward pass recomputes the activations of each block, which
+        saves memory and takes a third more time
     """
 
     layers: int = 2
@@ -35,7 +35,7 @@ class GPT:
 
     @property
     def vectorizes(self) -> bool:
-        """Return whether the gradient runs under vmap, which can recompute nothing."""
+        """Return whether the gradient runs under vmap, which does not support recomputation."""
         return not self.checkpoint_blocks
 
     def __post_init__(self) -> None:

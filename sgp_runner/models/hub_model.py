@@ -1,4 +1,4 @@
-"""Models of Hugging Face, by name or from a folder."""
+"""Hugging Face models, by name or from a folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of Hugging Face: a causal language model, or a classifier if the data are images.
+    """A Hugging Face model: a causal language model, or a classifier if the data are images.
 
-    It is trained in float32. Code of the model's author is never run.
+    It is trained in float32. Code from the model repository is never run.
 
     path: name on the Hub, or a folder with config.json
     pretrained: true: start from the model's weights; false: draw the weights of its configuration
@@ -45,7 +45,7 @@ class HubModel:
 
     @property
     def name(self) -> str:
-        """The name on the Hub, or the folder's."""
+        """The name on the Hub, or the folder's name."""
         return short_name(self.path)
 
     @property

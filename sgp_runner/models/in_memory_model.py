@@ -1,4 +1,4 @@
-"""A model whose module exists in the memory of a Python program."""
+"""A model from a module in the memory of a Python program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUILDERS: dict[InMemoryModel, Callable[[], nn.Module]] = {}
 
 @dataclass(frozen=True)
 class InMemoryModel:
-    """A module of a Python program, or a function that makes one.
+    """A module from a Python program, or a function that creates one.
 
     type: class of the module
     source: SHA-256 of the module's code and structure
@@ -49,14 +49,14 @@ class InMemoryModel:
         return self.type
 
     def build(self, dataset: Dataset) -> nn.Module:
-        """Build the module and try it on two samples."""
+        """Build the module and test it on two samples."""
         module = BUILDERS[self]()
         try_out(self.type, module, dataset)
         return Seeded(module)
 
 
 class Seeded(DrawsFromTorch):
-    """A user's module; its dropouts draw from torch's global generator."""
+    """A user's module, with dropout that draws from torch's global generator."""
 
     def __init__(self, module: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -69,7 +69,7 @@ class Seeded(DrawsFromTorch):
 
 @contextmanager
 def hold(source: Any) -> Iterator[InMemoryModel]:
-    """Keep a module, or a function without arguments that makes one, for runs to build.
+    """Register a module, or a function without arguments that creates one, for runs to build.
 
     Each run gets a copy of a module, so every node starts from the module's parameters. A function
     is called with the run's seed. Raises ConfigError for an object that cannot be trained.
@@ -83,14 +83,14 @@ def hold(source: Any) -> Iterator[InMemoryModel]:
 
 
 def convert(source: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
-    """Return the configuration of a module or function, and a function that makes a new module."""
+    """Return the configuration of a module or function, and a function that creates a module."""
     if isinstance(source, nn.Module):
         original = copied(checked(source))
         return described(original), lambda: copied(original)
     if not callable(source):
         raise ConfigError(
             "model",
-            f"{type(source).__name__} is no model: give the name of one, a torch.nn.Module, or a "
+            f"{type(source).__name__} is not a model: give a model's name, a torch.nn.Module, or a "
             "function without arguments that makes one.",
         )
     try:
@@ -114,7 +114,7 @@ def convert(source: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
 
 
 def checked(module: Any) -> nn.Module:
-    """Return ``module`` if it can be trained here; raise ConfigError otherwise."""
+    """Return ``module`` if it can be trained; raise ConfigError otherwise."""
     if not isinstance(module, nn.Module):
         raise ConfigError(
             "model", f"the function made a {type(module).__name__}, not a torch.nn.Module."
@@ -147,7 +147,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def described(module: nn.Module, function: object = None) -> InMemoryModel:
-    """Return the configuration of ``module``, which ``function`` has made."""
+    """Return the configuration of ``module``, which ``function`` created."""
     plain = [
         [name, type(layer).__qualname__, *attributes(layer)]
         for name, layer in module.named_modules()
@@ -170,7 +170,7 @@ def attributes(module: nn.Module) -> Iterator[object]:
 
 
 def try_out(name: str, module: nn.Module, dataset: Dataset) -> None:
-    """Raise ConfigError unless outputs of ``module`` fit the targets of ``dataset``."""
+    """Raise ConfigError unless the outputs of ``module`` fit the targets of ``dataset``."""
     inputs, targets = dataset.valid.batch(torch.arange(min(2, len(dataset.valid))))
     for dtype in {tensor.dtype for tensor in inputs if tensor.is_floating_point()}:
         module.to(dtype)
@@ -210,5 +210,5 @@ def check_outputs(
         )
     if loss.dim():
         raise ConfigError(
-            "loss", f"it returns {list(loss.shape)} for a batch; return the mean, a single number."
+            "loss", f"a batch has a loss of shape {list(loss.shape)}; return the mean, a number."
         )

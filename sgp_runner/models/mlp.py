@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers with activations in between.
+    """Linear layers separated by activations.
 
     There is no BatchNorm, so gradients can be vectorised over workers.
 

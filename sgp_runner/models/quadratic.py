@@ -1,4 +1,4 @@
-"""One parameter vector and a convex loss whose minimum is known: for convergence studies."""
+"""A parameter vector with a convex loss of known minimum, for convergence studies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Parameter x [d], starting at zero; ``forward(scale)`` is ``scale * x``."""
+    """A parameter x [d], initially zero; ``forward(scale)`` is ``scale * x``."""
 
     name: ClassVar[str] = "quadratic"
     tasks: ClassVar[tuple[str, ...]] = ("regression",)

@@ -24,8 +24,8 @@ class ResNet:
 
     The small networks have stages of 16, 32 and 64 channels and shortcuts without parameters
     (option A); ResNet-20 has 269,722 parameters on CIFAR-10. ResNet-18 and ResNet-50 are
-    torchvision's and have 11,689,512 and 25,557,032 parameters on ImageNet; below 64 pixels their
-    stem is a 3x3 convolution with stride 1 and no pooling.
+    torchvision's and have 11,689,512 and 25,557,032 parameters on ImageNet; for images below 64
+    pixels their stem is a 3x3 convolution with stride 1 without pooling.
     """
 
     name: Literal["resnet8", "resnet18", "resnet20", "resnet50"]

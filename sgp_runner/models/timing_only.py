@@ -1,4 +1,4 @@
-"""A model without computation, for scaling studies: only the size of its messages counts."""
+"""A model without computation, for scaling studies, in which only message sizes matter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """Zeros instead of the model of ``timed_as``; they take neither memory nor time.
+    """Zeros that replace the model of ``timed_as`` and take neither memory nor time.
 
     The zeros become tensors once an algorithm needs values. If messages depend on the shapes of
     tensors, as with a codec or fragments, tensors with the shapes of that model but without values
@@ -23,7 +23,7 @@ class TimingOnly:
 
     grain: elements of the vector of zeros
     sample_steps: simulated steps of a node, spread over the schedule; null: all
-    periods: true: steps that repeat exactly are multiplied, not simulated; with constant compute
+    periods: true: steps that repeat exactly are extrapolated, not simulated; with constant compute
         times, a synchronous algorithm and no faults. Times change by less than 1e-12 of their value
     """
 

@@ -1,4 +1,4 @@
-"""Any image classifier of torchvision, untrained."""
+"""Any torchvision image classifier, untrained."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Torchvision:
-    """A classifier of torchvision with random weights and torchvision's initialisation.
+    """A torchvision classifier with random weights from torchvision's initialisation.
 
     Single-channel images are repeated to three channels. Auxiliary classifiers are omitted. An
-    architecture that cannot process images of the data's size is an error.
+    architecture that cannot process images of the data's size raises an error.
 
     arch: as in torchvision.models.list_models, e.g. mobilenet_v3_small, vgg11_bn, vit_b_16
     """

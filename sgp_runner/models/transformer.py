@@ -22,9 +22,9 @@ class Transformer:
     encoder_layers: layers of the encoder
     decoder_layers: layers of the decoder
     dropout: probability after each sub-layer, in the feed-forward and on the embeddings
-    shared_embedding: one matrix embeds both languages and scores the output
-    checkpoint_blocks: whether the backward pass computes the activations of each block again,
-        which saves memory and costs a third more time
+    shared_embedding: one matrix embeds both languages and computes the output logits
+    checkpoint_blocks: whether the backward pass recomputes the activations of each block, which
+        saves memory and takes a third more time
     """
 
     width: int = 64
@@ -43,7 +43,7 @@ class Transformer:
 
     @property
     def vectorizes(self) -> bool:
-        """Return whether the gradient runs under vmap, which can recompute nothing."""
+        """Return whether the gradient runs under vmap, which does not support recomputation."""
         return not self.checkpoint_blocks
 
     def __post_init__(self) -> None:

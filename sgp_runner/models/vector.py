@@ -1,4 +1,4 @@
-"""Modules that consist of parameters only."""
+"""Modules that consist only of parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Diagonal(nn.Module):
-    """``scale * x``: inputs and outputs are [B, d], the parameter x is [d]."""
+    """``scale * x``, with inputs and outputs [B, d] and the parameter x [d]."""
 
     def __init__(self, dimension: int) -> None:
         nn.Module.__init__(self)
@@ -20,7 +20,7 @@ class Diagonal(nn.Module):
 
 
 class Placeholder(nn.Module):
-    """A parameter vector of zeros [grain] without a forward pass."""
+    """A parameter vector [grain] of zeros without a forward pass."""
 
     def __init__(self, grain: int) -> None:
         nn.Module.__init__(self)

@@ -1,4 +1,4 @@
-"""torchvision's classifiers, and the normalisation of their images."""
+"""torchvision's classifiers and the normalisation of their inputs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FEW_SAMPLES = range(4, 16)
 
 
 class Normalise(nn.Module):
-    """Conversion of byte images [B, C, H, W] to floats, each channel with mean 0 and deviation 1.
+    """Conversion of byte images [B, C, H, W] to floats with mean 0 and deviation 1 per channel.
 
-    Bytes are cheaper to move than floats.
+    Bytes are cheaper to transfer than floats.
     """
 
     scale: Tensor
@@ -40,10 +40,10 @@ class Normalise(nn.Module):
 
 
 def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) -> bool:
-    """Let all convolutions be channels-last ``when`` the output of the first one [B, C, H, W] says.
+    """Make all convolutions channels-last ``when`` the first one's output [B, C, H, W] is accepted.
 
-    The others follow the format of their input. An image of one channel has none to follow.
-    Returns whether there are any.
+    The others follow the format of their input, which a single-channel image does not determine.
+    Returns whether there are any convolutions.
     """
     first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
 
@@ -56,9 +56,9 @@ def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) ->
 
 
 def images_last_on_cpu(layer: nn.Module, inputs: tuple[Tensor]) -> Tensor | None:
-    """Give a convolution channels-last images [B, C, H, W] on a CPU: a hook before it computes.
+    """Convert a convolution's input [B, C, H, W] to channels-last on a CPU, as a forward pre-hook.
 
-    The layers after it follow. The copy has the strides of the format for one channel too.
+    Later layers follow. The copy has the strides of the format even for a single channel.
     """
     [images] = inputs
     last = torch.channels_last
@@ -96,7 +96,7 @@ def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) 
 
 
 class Classifier(DrawsFromTorch):
-    """Images [B, 1 or 3, H, W] to logits [B, num_classes], through a model of torchvision."""
+    """A torchvision model from images [B, 1 or 3, H, W] to logits [B, num_classes]."""
 
     def __init__(self, model: nn.Module) -> None:
         DrawsFromTorch.__init__(self)
@@ -110,14 +110,14 @@ class Classifier(DrawsFromTorch):
 def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifier:
     """Return torchvision's classifier ``arch`` for images of ``shape`` (C, H, W), untrained.
 
-    Raises ConfigError if torchvision has no such architecture or it cannot process such images.
+    Raises ConfigError if torchvision has no such architecture or it cannot process these images.
     """
     import_torchvision("model")
     models = importlib.import_module("torchvision.models")
     names = models.list_models(module=models)
     if arch not in names:
         raise ConfigError(
-            "model.arch", f"'{arch}' is no classifier of torchvision.{nearest(arch, names)}"
+            "model.arch", f"'{arch}' is not a torchvision classifier.{nearest(arch, names)}"
         )
     channels, height, width = shape
     options = options_of(arch, height, width)
@@ -136,7 +136,7 @@ def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifie
 
 
 def options_of(arch: str, height: int, width: int) -> dict[str, object]:
-    """Return the options of an architecture: image size, and no auxiliary classifiers."""
+    """Return the options of an architecture: its image size, and no auxiliary classifiers."""
     if arch in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": True}
     if arch.startswith("vit_"):

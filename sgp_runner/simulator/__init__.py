@@ -1,1 +1,1 @@
-"""The backend in simulated time: all workers in one process, on modelled machines."""
+"""The simulated backend: all workers in one process, on modelled machines."""

@@ -1,7 +1,7 @@
-"""The all-reduces and all-gathers of the simulated machines.
+"""All-reduces and all-gathers on the simulated machines.
 
-A collective begins when the last rank has joined. It ends for all ranks at once, after a time from
-the cluster's cost model.
+A collective begins when the last rank has joined. It ends for all ranks at the same time, after a
+duration given by the cluster's cost model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Collective:
 
     missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
         that is not computed yet. futures: by rank, the future that the rank awaits. begin: earliest
-        start. ready: time when the last part is complete. unreduced: number of ranks whose
+        start. ready: time at which the last part is complete. unreduced: number of ranks whose
         processors are still busy with the collective.
     end: end of the transfer on the network.
     """
@@ -61,7 +61,7 @@ class Collective:
         if isinstance(part, Gradient):
             return engine.finish(part)
         tensor, version = part
-        check_unwritten(tensor, version, f"what rank {rank} gave to {self.name}")
+        check_unwritten(tensor, version, f"the tensor that rank {rank} passed to {self.name}")
         return tensor
 
     def result(self, engine: Engine) -> Any:
@@ -123,7 +123,7 @@ class SimulatedCollectives:
         }
 
     def future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
-        """Return the future by which ``rank`` awaits collective ``number``."""
+        """Return the future on which ``rank`` awaits collective ``number``."""
         collective = self.under_way.get(number)
         if collective is None:
             collective = self.under_way[number] = Collective(
@@ -136,7 +136,7 @@ class SimulatedCollectives:
     def on_gradient(
         self, number: int, rank: int, step: int, num_bytes: float, ready: float
     ) -> None:
-        """Start to average a gradient that will be complete at ``ready``."""
+        """Start averaging a gradient that will be complete at ``ready``."""
         self.contribute(number, rank, self.workers.pop_gradient(rank, step), num_bytes, ready)
 
     def contribute(
@@ -150,7 +150,7 @@ class SimulatedCollectives:
     ) -> None:
         """Join a collective with a part that is complete at ``ready``.
 
-        overlap_seconds: how long before now the collective may have begun
+        overlap_seconds: how many seconds ago the collective may have begun
         """
         collective = self.under_way[number]
         collective.begin = max(collective.begin, self.clock.now - overlap_seconds)
@@ -165,7 +165,7 @@ class SimulatedCollectives:
                 self.clock.at(collective.end, "collective ends", number)
 
     def end_of(self, collective: Collective) -> float:
-        """Return the end of a collective that all ranks have joined; occupy their interfaces."""
+        """Occupy the interfaces with a collective that all ranks have joined; return its end."""
         cluster, size, num_bytes = self.model.cluster, self.model.size, collective.num_bytes
         laws = cluster.collectives
         if collective.gathers:
@@ -198,7 +198,7 @@ class SimulatedCollectives:
         return self.model.cluster.all_reduce_bytes(size, collective.num_bytes)
 
     def on_reduce_done(self, number: int) -> None:
-        """End the collective once the processors of all ranks are done with it."""
+        """End the collective once the processors of all ranks have finished with it."""
         collective = self.under_way[number]
         collective.unreduced -= 1
         if not collective.unreduced:
@@ -216,7 +216,7 @@ class SimulatedCollectives:
     def load_state_dict(
         self, state: list[State], futures: dict[tuple[int, int], Future[Any]]
     ) -> None:
-        """Restore the collectives; take the futures for which workers wait from ``futures``."""
+        """Restore the collectives; take the futures that workers await from ``futures``."""
         for saved in state:
             simple = {name: saved[name] for name in SIMPLE_FIELDS}
             collective = Collective(missing=set(saved["missing"]), **simple)

@@ -1,7 +1,7 @@
-"""Processor time of gradients, received messages and collectives.
+"""Processor time of gradients, messages and collectives.
 
-In `OwnProcessors`, every node computes at its own speed, and messages cost no processor time. In
-`SharedProcessors`, the ranks of a host share its cores (`sgp_runner.simulator.processors`).
+With `OwnProcessors`, every node computes at its own speed, and messages take no processor time.
+With `SharedProcessors`, the ranks of a host share its cores (`sgp_runner.simulator.processors`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Contribution = tuple[int, float]
 
 
 class OwnProcessors:
-    """Every node computes at its own speed, and a server processes messages one by one.
+    """Processors of nodes, which compute at their own speeds, and of servers, which queue messages.
 
     busy_until: for each node, the end of its last gradient or collective; for a server, the end of
-        its messages
-    computing_until, coded_until: for each node, the ends of all gradients and of all coding that
-        have begun
+        its last message
+    computing_until, coded_until: for each node, the end of all gradients and of all coding begun so
+        far
     receive: called with each processed message
     """
 
@@ -54,7 +54,7 @@ class OwnProcessors:
         clock.handlers["served"] = receive
 
     def begin(self, gradient: Gradient, contribution: Contribution | None) -> None:
-        """Start a gradient, which joins a collective if it is a contribution."""
+        """Start a gradient, which joins a collective if it is a contribution to one."""
         end, joins = self.gradient_times(gradient.rank)
         self.computing_until[gradient.rank] = end
         if contribution is None:
@@ -65,14 +65,14 @@ class OwnProcessors:
             self.clock.at(joins, "joins", number, gradient.rank, gradient.step, num_bytes, end)
 
     def cancel(self, gradient: Gradient) -> None:
-        """Let the next gradient of the rank start now; the end of this one is ignored."""
+        """Free the rank for its next gradient now and ignore the end of this gradient."""
         self.busy_until[gradient.rank] = self.clock.now
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """Return the end of a gradient that starts now, and the earliest start of its all-reduce.
 
-        The batch may have started to load earlier. The gradient starts later if the node codes, and
-        coding does not overlap.
+        The batch may have started loading earlier. The gradient starts later if the node is coding
+        and coding does not overlap.
         """
         now, free, overlap = self.clock.now, self.busy_until[rank], self.overlap
         if not self.model.cluster.codecs.overlap:
@@ -101,7 +101,7 @@ class OwnProcessors:
         """Do nothing."""
 
     def deliver(self, sent: Sent) -> None:
-        """Begin to process a message that has arrived."""
+        """Start processing a message that has arrived."""
         rank = sent.dst
         costs = self.model.cluster.hosts.serving_seconds_per_byte
         if rank < self.model.size or not costs:
@@ -113,18 +113,18 @@ class OwnProcessors:
         self.clock.at(self.busy_until[rank], "served", sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        """Return the time within a collective of ``seconds`` that occupies no link."""
+        """Return the part of a collective's ``seconds`` that occupies no link."""
         return 0.0
 
     def reduce(self, number: int, num_bytes: float) -> int:
-        """Start the processors' work for a collective; return the number of ranks with work."""
+        """Start the processors' work for a collective; return how many ranks have work."""
         return 0
 
 
 class SharedProcessors:
-    """The ranks of one host compute, code, send and receive on the same cores.
+    """Processors that the ranks of a host share to compute, code, send and receive.
 
-    hosts: the hosts whose processors the ranks share
+    hosts: hosts of the ranks
     unprocessed: for each rank, messages still to process; the rank is processing the first one
     """
 
@@ -175,9 +175,9 @@ class SharedProcessors:
     def on_compute_done(
         self, rank: int, step: int, began: float, joins: Contribution | None, left: float
     ) -> None:
-        """End a gradient, or let it join a collective, after delays by slow nodes and pauses.
+        """End a gradient, or let it join a collective, after delays from slow nodes and pauses.
 
-        left: remaining processor seconds of the gradient, which overlap with the collective
+        left: remaining processor seconds of the gradient, which overlap the collective
         """
         end = self.timetable.computing(rank).finish(began, self.clock.now)
         if joins is None:
@@ -192,26 +192,26 @@ class SharedProcessors:
         self.clock.at(end, "joins", number, rank, step, num_bytes, ready)
 
     def code(self, rank: int, seconds: float, number: int, what: Coding) -> None:
-        """Begin to code, as a task like any other; messages do not wait for it by themselves."""
+        """Start coding as an ordinary task; messages do not wait for it automatically."""
         self.host_of[rank].begin(seconds, "coding done", rank, number, what, self.clock.now)
 
     def on_coding_done(self, rank: int, number: int, what: Coding, begin: float) -> None:
-        """End coding, after delays by slow nodes and pauses."""
+        """End coding, after delays from slow nodes and pauses."""
         end = self.coded_until[rank] = self.timetable.computing(rank).finish(begin, self.clock.now)
         self.clock.at(end, "coded", rank, number, what, begin)
 
     def on_send(self, rank: int, num_bytes: float) -> None:
-        """Begin to send a message."""
+        """Start sending a message."""
         self.host_of[rank].begin(self.passing_seconds(num_bytes), "nothing")
 
     def on_arrival(self, sent: Sent, channel: Channel, arrival: float) -> None:
-        """Receive a message as it arrives, but after the previous message of its stream."""
+        """Start receiving a message as it arrives, but after the previous message of its stream."""
         seconds = self.passing_seconds(self.model.wire.num_bytes(sent.message))
         host = self.host_of[sent.dst]
         channel.taken = host.begin(seconds, "taken", sent, arrival, after=channel.taken)
 
     def on_message_done(self, sent: Sent, arrival: float) -> None:
-        """Wait for the last bit of a message that the processors have received."""
+        """Wait for the last bit of a message that the processors have already handled."""
         self.clock.at(max(self.clock.now, arrival), "arrive", sent)
 
     def deliver(self, sent: Sent) -> None:
@@ -220,7 +220,7 @@ class SharedProcessors:
             self.process(sent.dst)
 
     def process(self, rank: int) -> None:
-        """Begin to process the first message that ``rank`` has received."""
+        """Start processing the first message in the queue of ``rank``."""
         model, sent = self.model, self.unprocessed[rank][0]
         costs = self.costs.mixing_seconds_per_byte
         if rank >= model.size:

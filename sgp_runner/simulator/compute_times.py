@@ -1,4 +1,4 @@
-"""The durations of gradients; each node has its own stream of random numbers."""
+"""Durations of gradients, from a separate stream of random numbers per node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK = 32  # draws per call; such a draw costs a tenth of a single one
 
 
 class ComputeTimes:
-    """The durations of one node's gradients, equal to single draws.
+    """The durations of one node's gradients, drawn in blocks but equal to single draws.
 
-    law: distribution with the mean ``mean`` (seconds).
+    law: distribution with mean ``mean``, in seconds.
     """
 
     __slots__ = ("before", "law", "left", "mean", "random")
@@ -37,7 +37,7 @@ class ComputeTimes:
 
     @property
     def state(self) -> Any:
-        """The state of the generator after the last draw."""
+        """The generator's state after the last draw."""
         bits = self.random.bit_generator
         if self.left:
             bits.state = self.before

@@ -1,10 +1,10 @@
-"""How the simulator computes gradients.
+"""Engines, which compute the gradients of a simulation.
 
-A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
+A gradient's inputs are fixed when it starts and its value becomes visible only when it ends, so an
 engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
-the memory is needed anyway. `Vmap` computes a due gradient together with others in flight. Both
-return the same numbers, up to rounding. `sgp_runner.simulator.parallel` returns the same bytes as
-`Loop` but uses several cores.
+the memory is needed anyway. `Vmap` computes a gradient that is due together with others in flight.
+Both return the same numbers, up to rounding. `sgp_runner.simulator.parallel` returns the same bytes
+as `Loop` but uses several cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRIES = 2  # timings of each width
 
 
 class Gradient:
-    """A started gradient of worker ``rank`` on its ``step``-th batch, at ``params`` [D].
+    """A gradient of worker ``rank`` that has started, on its ``step``-th batch, at ``params`` [D].
 
     due: simulated time at which the gradient is needed, or its start if that time is unknown; other
         processes compute gradients in this order
@@ -43,13 +43,15 @@ class Gradient:
         self.due = 0.0
 
     def check(self) -> None:
-        where = f"at which its gradient {self.step} is being computed,"
-        check_unwritten(self.params, self.version, f"the parameters of rank {self.rank}, {where}")
+        where = f"at which gradient {self.step} is being computed,"
+        check_unwritten(
+            self.params, self.version, f"the parameter vector of rank {self.rank}, {where}"
+        )
 
 
 @contextmanager
 def naming_the_rank(gradient: Gradient) -> Iterator[None]:
-    """Add the rank to a DataError: gradients are computed outside of the rank's coroutine."""
+    """Add the rank to a DataError, as gradients are computed outside the rank's coroutine."""
     try:
         yield
     except DataError as error:
@@ -58,7 +60,7 @@ def naming_the_rank(gradient: Gradient) -> Iterator[None]:
 
 
 class Engine(Protocol):
-    """Computes gradients for many workers."""
+    """An engine that computes gradients for many workers."""
 
     def start(self, gradient: Gradient) -> None: ...
     def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
@@ -67,11 +69,11 @@ class Engine(Protocol):
 
 
 class Loop:
-    """Computes one gradient at a time, when it is due.
+    """An engine that computes one gradient at a time, when it is due.
 
     Unlike in real runs, no thread loads batches ahead for a GPU: between records the host does not
     wait for the GPU, so it loads and pins the next batch while the GPU computes. Only the copy
-    takes time of the GPU, 6 ms for 256 images of 224 x 224 pixels at 25 GB/s.
+    takes GPU time, 6 ms for 256 images of 224 x 224 pixels at 25 GB/s.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -90,19 +92,19 @@ class Loop:
         return value
 
     def drop(self, gradient: Gradient) -> None:
-        """Do nothing: it has not been computed."""
+        """Do nothing, as the gradient has not been computed."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class Vmap:
-    """Computes gradients in flight together with `torch.func.vmap`, at most ``width`` per call.
+    """An engine that batches gradients in flight by `torch.func.vmap`, ``width`` per call at most.
 
-    The limit bounds the memory of computed values that wait for their use. At the start of a run
-    on a CPU the engine also times a half and a quarter of ``width`` and then uses the fastest,
-    which fits into the cache. On a GPU, which rounds differently for another size of a batch, all
-    calls have this width.
+    The limit bounds the memory of computed values that have not been used yet. At the start of a
+    run on a CPU the engine also times a half and a quarter of ``width`` and then uses the fastest
+    width, which fits into the cache. On a GPU, where rounding depends on the batch size, all calls
+    have this width.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -167,7 +169,7 @@ class Vmap:
 
     @property
     def width(self) -> int:
-        """The next width to time; after all are timed, the fastest."""
+        """The next width to time, or the fastest once all have been timed."""
         untried = [width for width, seconds in self.tried.items() if len(seconds) < TRIES]
         return untried[0] if untried else self.fastest
 
@@ -189,8 +191,8 @@ class Vmap:
     def gradients(self, params: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
         """Return the gradients [n, D] and losses [n] of the arguments that `stacked` returns.
 
-        The sum of the losses is differentiated, outside of vmap: the loss of a worker depends on
-        its own parameters only. `torch.func.grad` would import torch._dynamo, half a second.
+        The sum of the losses is differentiated, outside vmap, as a worker's loss depends only on
+        its own parameters. `torch.func.grad` would import torch._dynamo, which takes half a second.
         """
         import torch
 
@@ -201,7 +203,7 @@ class Vmap:
     def stacked(
         self, gradients: list[Gradient]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Stack the arguments of `losses`, a row each: parameters, seeds, inputs, targets."""
+        """Stack the arguments of `losses` in rows: parameters, seeds, inputs, targets."""
         import torch
 
         problem = self.problem
@@ -217,7 +219,7 @@ class Vmap:
 
 
 class NoGradients:
-    """The engine of timing studies: every gradient is zero and costs nothing to compute."""
+    """The engine of timing studies, in which all gradients are zero and need no computation."""
 
     def start(self, gradient: Gradient) -> None:
         """Do nothing."""

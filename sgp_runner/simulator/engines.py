@@ -2,7 +2,7 @@
 
 Rounding must not depend on the load of the machine or its number of cores, so the choice of engine
 depends only on the model. Measurements choose the number of workers per call of vmap and whether
-other processes help; neither changes a bit of the results.
+other processes help; neither changes the results by a bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_WIDTH = 2**16  # more workers than a run has
 
 
 def prepare_process(problem: Problem) -> None:
-    """Set the threads and the memory allocation of this process to simulate ``problem``."""
+    """Configure the threads and memory allocation of this process for simulating ``problem``."""
     import torch
 
     use_gpu(problem.compute.device, problem.compute.autocast)
@@ -36,7 +36,7 @@ def prepare_process(problem: Problem) -> None:
 
 
 def repeat_to_the_bit(compute: Compute) -> None:
-    """Let a GPU give the same bytes twice, if ``compute`` asks for it; a CPU does in any case."""
+    """Make a GPU bitwise reproducible if ``compute`` asks for it; a CPU always is."""
     import torch
 
     wanted = compute.deterministic and compute.device != "cpu"
@@ -50,14 +50,14 @@ def repeat_to_the_bit(compute: Compute) -> None:
 
 
 def reads_ahead(problem: Problem) -> bool:
-    """Return whether decoder processes read the data; only one process can use them."""
+    """Return whether decoder processes read the data, which only one process can use."""
     return problem.dataset.train.ahead > 0
 
 
 def cores_for(parameters: int) -> int:
-    """Return the cores for each simulation of a sweep.
+    """Return the number of cores for each simulation of a sweep.
 
-    A small model has one: several runs at a time use the cores better.
+    A small model gets one core, because several runs at a time use the cores better.
     """
     return (asked_cores() or present_cores()) if parameters >= LARGE else 1
 
@@ -65,8 +65,8 @@ def cores_for(parameters: int) -> int:
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """Return the engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
 
-    ``auto`` chooses vmap for small models that allow it, but those of language, which are faster
-    with it on a CPU.
+    ``auto`` chooses vmap for small models that support it, except language models, although these
+    are faster with it on a CPU.
     """
     if not problem.trains:
         return NoGradients()

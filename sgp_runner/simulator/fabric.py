@@ -1,23 +1,23 @@
 """The simulated network: each node has an interface with a FIFO queue in each direction.
 
-A message waits in its sender's queue and takes ``bytes / bandwidth`` to leave. Its first bit
+A message waits in its sender's queue and takes ``bytes / bandwidth`` to leave it. Its first bit
 arrives ``latency`` later and waits in the receiver's queue. Sending and receiving one message
 overlap, as on a switched network. Messages from one node to another stay in order, as in a TCP
-stream, even if single messages are delayed. An interface is busy only for the time that its own
-rate needs: a message to or from a slower interface arrives later but does not delay the messages of
-other streams.
+stream, even if individual messages are delayed. An interface is busy only for the time that a
+message takes at its own rate: a message to or from a slower interface arrives later but does not
+delay the messages of other streams.
 
-The link of a region (`sgp_runner.cluster.regions`) also has a FIFO queue in each direction. A
-message to another region goes through four queues: the sender's, the queues of the two regions,
-with the latency between them, and the receiver's.
+The link of a region (`sgp_runner.cluster.regions`) also has a FIFO queue per direction. A message
+to another region passes through four queues: the sender's, the queues of the two regions, with the
+latency between them, and the receiver's.
 
-With ``protocol=rendezvous``, a message leaves when its sender has delivered the previous one and
-its receiver has received all that were announced before. Until then the next messages of the sender
-wait. A message is announced together with the last bits of the previous one, so only the first
-message of a queue waits for the latency.
+With ``protocol=rendezvous``, a message leaves when its sender has delivered its previous message
+and its receiver has received all messages announced before. Until then the next messages of the
+sender wait. A message is announced together with the last bits of the previous one, so only the
+first message in a queue waits for the latency.
 
-The windows of connections limit single streams (`sgp_runner.cluster.connection_laws`): the last
-bit of a message arrives later, and interfaces are free in between.
+The windows of connections limit individual streams (`sgp_runner.cluster.connection_laws`): the last
+bit of a message arrives later, and the interfaces are free in between.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 class Channel:
     """The stream from one rank to another.
 
-    sent: number of messages so far. reach, arrival: times when the last message reaches the
+    sent: number of messages so far. reach, arrival: times at which the last message reaches the
         interface and the rank. taken: level (`sgp_runner.simulator.processors`) at which the
         processors have received the last message.
     """
@@ -81,12 +81,12 @@ class Sent:
 
     @property
     def fields(self) -> tuple[int, int, int, Tensor]:
-        """The arguments of the constructor."""
+        """The constructor's arguments."""
         return self.src, self.dst, self.tag, self.message
 
 
 def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, Any]]) -> list[Any]:
-    """Return ``events`` as plain data in order of time, with arguments by name."""
+    """Return ``events`` as plain data, ordered by time, with arguments by name."""
     saved = []
     for time, order, event, arguments in sorted(events):
         names = signature(clock.handlers[event]).parameters
@@ -106,20 +106,20 @@ def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[A
 
 
 def shared(numbers: Iterable[float]) -> list[float]:
-    """Return a list in which equal numbers are one object, so that it stays in the cache."""
+    """Return a list in which equal numbers are the same object, to fit in the cache."""
     equal: dict[float, float] = {}
     return [equal.setdefault(number, number) for number in numbers]
 
 
 class Fabric:
-    """Moves messages between ``size`` interfaces in simulated time.
+    """The network, which moves messages between ``size`` interfaces in simulated time.
 
     deliver: called when the last bit of a message has arrived.
     times: effects of faults on each node and link.
     on_arrival: called when the first bit of a message arrives, with the message, its stream and the
         time of the last bit; must schedule the arrival. By default it is the time of the last bit.
-    seconds_of: returns the travel time for a sender, receiver and number of bytes, if times are
-        given; messages then wait in no queue.
+    seconds_of: returns the travel time for a sender, receiver and number of bytes, if travel times
+        are given; messages then do not queue.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Fabric:
         clock.at(channel.reach, "reach", sent, seconds, late)
 
     def extra_seconds(self, src: int, dst: int, channel: Channel) -> float:
-        """Count a message of ``channel`` and return its delay by faults."""
+        """Count a message on ``channel`` and return its delay caused by faults."""
         channel.sent += 1
         if not self.disturbs:
             return 0.0
@@ -226,7 +226,7 @@ class Fabric:
             self.clock.at(announced, "announce", src)
 
     def announce(self, src: int) -> None:
-        """Let a receiver know of the first message of ``src``."""
+        """Announce the first message of ``src`` to its receiver."""
         dst = self.outbox[src][0][0].dst
         self.announced[dst].append(src)
         if len(self.announced[dst]) == 1:
@@ -254,7 +254,7 @@ class Fabric:
         return bool(self.region_of) and self.region_of[src] != self.region_of[dst]
 
     def stream_seconds(self, src: int, dst: int, num_bytes: float) -> float:
-        """Return the time of a message on its connections, if it has the links for itself."""
+        """Return the time that a message takes on its connections with the links otherwise idle."""
         links, rate = self.links, min(self.links.up(src), self.links.down(dst))
         if self.crosses(src, dst):
             latency, _, crossing = links.hop(self.region_of[src], self.region_of[dst])
@@ -322,7 +322,7 @@ class Fabric:
         self.deliver(sent)
 
     def let_go(self, src: int, dst: int) -> None:
-        """End a rendezvous; the next messages of the sender and to the receiver follow."""
+        """End a rendezvous and start the next messages from the sender and to the receiver."""
         self.outbox[src].popleft()
         self.announced[dst].popleft()
         if self.announced[dst]:
@@ -337,17 +337,17 @@ class Fabric:
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Return the extra seconds of a collective; each round waits for its latest message."""
+        """Return the seconds that faults add to a collective, as rounds wait for late messages."""
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))
         return float(extra.max(axis=1).sum())
 
     def occupy(self, ranks: range, start: float, seconds: float, course: WorkSchedule) -> float:
-        """Occupy the interfaces of ``ranks`` with a collective; return the end of the collective.
+        """Occupy the interfaces of ``ranks`` with a collective; return its end.
 
-        It begins at ``start``, or when all queues are empty. It occupies the links of all regions
-        too.
+        It begins at ``start`` or once all queues are empty. It also occupies the links of all
+        regions.
         """
         begin = max(
             start,
@@ -378,14 +378,14 @@ class Fabric:
 
     @property
     def waiting(self) -> dict[str, Any]:
-        """The messages before and in their rendezvous, as plain data."""
+        """The messages that wait for or are in their rendezvous, as plain data."""
         return {
             "outbox": [[(message.fields, *of) for message, *of in queue] for queue in self.outbox],
             "announced": [list(senders) for senders in self.announced],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a new fabric."""
+        """Restore a saved state in a new fabric."""
         for queue, saved in zip(self.outbox, state.get("outbox", ()), strict=False):
             queue.extend((Sent(*fields), *of) for fields, *of in saved)
         for senders, saved in zip(self.announced, state.get("announced", ()), strict=False):

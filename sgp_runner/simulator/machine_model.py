@@ -1,4 +1,4 @@
-"""The machines of a simulation, from the settings of a run or a recording."""
+"""Models of the machines of a simulation, from the settings of a run or from a recording."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MachineModel:
     run_seed: seed of the run, which determines the speeds of nodes.
     step_seconds: mean time of a gradient. wire: sizes of messages.
     exchange_overlap: the cluster's overlap for the algorithm's exchanges.
-    names: original ranks of the present ranks, if ranks have been lost.
+    names: original ranks of the remaining ranks, if ranks have been lost.
     """
 
     cluster: Cluster
@@ -51,17 +51,17 @@ class MachineModel:
         return seed_of(self.run_seed, _MEMBERS, *self.original_ranks)
 
     def factor(self, rank: int) -> float:
-        """Return the factor on the duration of work at ``rank``; 1 for a normal rank."""
+        """Return the slowdown factor of work on ``rank``; 1 for a normal rank."""
         return self.cluster.compute.node_factors.get(rank, 1.0)
 
 
 @dataclass(frozen=True)
 class GivenTimes:
-    """Given times that replace modelled times, for example from a recording.
+    """Times that replace modelled times, for example from a recording.
 
     step_seconds: mean time of a gradient; None: the cluster's time for the model.
-    gradient_seconds: returns the duration of a rank's next gradient, which includes contention
-        between ranks of one host.
+    gradient_seconds: returns the duration of a rank's next gradient, including contention between
+        ranks of one host.
     message_seconds: returns the travel time for a sender, receiver and number of bytes.
     """
 

@@ -25,7 +25,7 @@ from sgp_runner.simulator.machine_model import GivenTimes, MachineModel
 
 
 class ModelledMachines:
-    """Machines that serve requests of workers; their parts handle the clock's events."""
+    """Machines that serve the workers' requests; their components handle the clock's events."""
 
     def __init__(
         self, model: MachineModel, engine: Engine, times: GivenTimes, workers: Workers
@@ -62,12 +62,12 @@ class ModelledMachines:
         self.clock.handlers["leaves"] = self.leave
 
     def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
-        """Start a gradient, which is also its rank's ``contribution`` to a collective, if any."""
+        """Start a gradient, which may also be its rank's ``contribution`` to a collective."""
         self.compute.begin(gradient, contribution)
         self.engine.start(gradient)
 
     def abandon(self, gradient: Gradient) -> None:
-        """Free the processors of a gradient in progress."""
+        """Free the processors that compute a gradient in progress."""
         self.compute.cancel(gradient)
         self.engine.drop(gradient)
 
@@ -93,7 +93,7 @@ class ModelledMachines:
         return seconds * (slow[rank] if rank < model.size else model.factor(rank))
 
     def code(self, rank: int, number: int, what: Coding, seconds: float) -> None:
-        """Encode or decode for ``seconds``, when all earlier coding of ``rank`` has ended."""
+        """Encode or decode for ``seconds`` once all earlier coding of ``rank`` has ended."""
         self.compute.code(rank, seconds, number, what)
 
     def collective_future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
@@ -132,7 +132,7 @@ class ModelledMachines:
         }
 
     def load_state_dict(self, state: State, futures: dict[tuple[int, int], Future[Any]]) -> None:
-        """Restore the machines; ``futures``: the collectives for which workers wait."""
+        """Restore the machines; ``futures``: those of the collectives that workers await."""
         clock, compute = self.clock, self.compute
         clock.now, clock.order = state["clock"]["now"], state["clock"]["order"]
         clock.events = sorted([*clock.events, *unpacked_events(state["clock"]["events"])])

@@ -1,9 +1,9 @@
 """Gradients and evaluations on several cores, in forked processes.
 
-A forked process has a copy of the model and the data. A gradient reads and writes memory that both
-processes share; a message contains only the slot in this memory, the rank and the step. An
-evaluation is divided into passes, independently of the number of processes. Each process computes
-with one thread, so results have the same bytes in every process.
+A forked process has a copy of the model and the data. Gradients are exchanged through shared
+memory; a message contains only the slot in this memory, the rank and the step. An evaluation is
+divided into passes, independently of the number of processes. Each process computes with one
+thread, so results are bitwise equal in every process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 @dataclass(frozen=True)
 class GradientMemory:
-    """Shared memory of one gradient: ``params`` [D], ``buffers`` and the result ``value`` [D]."""
+    """Shared memory for one gradient: ``params`` [D], ``buffers`` and the result ``value`` [D]."""
 
     params: Tensor
     value: Tensor
@@ -73,7 +73,7 @@ def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connection) -> None:
-    """Compute gradients in a forked process, until the other end of ``connection`` is closed."""
+    """Compute gradients in a forked process until the other end of ``connection`` is closed."""
     import torch
 
     try:
@@ -148,7 +148,7 @@ class Assistant:
         self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)
 
     def ask(self, gradient: Gradient) -> None:
-        """Let the process compute ``gradient``."""
+        """Send ``gradient`` to the process to be computed."""
         gradient.check()
         number = self.free.pop()
         self.asked[number] = gradient
@@ -157,7 +157,7 @@ class Assistant:
     def evaluate(
         self, params: Tensor, buffers: Sequence[Tensor], number: int, processes: int
     ) -> None:
-        """Let the process compute every ``processes``-th pass of an evaluation."""
+        """Make the process compute every ``processes``-th pass of an evaluation."""
         self.sums, self.evaluates = None, True
         self.request(QUEUED, params, buffers, None, number, processes)
 
@@ -190,7 +190,7 @@ class Assistant:
 
 
 def end(connection: Connection, process: ForkProcess) -> None:
-    """Kill a forked process, which ignores other signals that end a program."""
+    """Kill a forked process, which ignores other termination signals."""
     connection.close()
     process.kill()
     process.join()
@@ -198,7 +198,7 @@ def end(connection: Connection, process: ForkProcess) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread, as in the other processes."""
+    """Limit PyTorch to one thread, like the other processes."""
     import torch
 
     threads = torch.get_num_threads()
@@ -210,11 +210,11 @@ def one_thread() -> Iterator[None]:
 
 
 class Parallel:
-    """Computes gradients in flight and evaluations on ``cores`` cores; this process uses one core.
+    """An engine that computes gradients and evaluations on ``cores`` cores, one for this process.
 
-    The other processes start once a gradient has taken long enough. For a large model they start at
-    once, before there are workers: a fork would keep copies of the workers' vectors. If a process
-    ends early, for lack of memory, the run continues without it.
+    The other processes start once a gradient has taken long enough. For a large model they start
+    immediately, before the workers exist, as a fork would keep copies of the workers' vectors. If a
+    process dies early, for lack of memory, the run continues without it.
     """
 
     def __init__(self, problem: Problem, cores: int) -> None:
@@ -277,7 +277,7 @@ class Parallel:
         self.ranks.discard(gradient.rank)
 
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
-        """Return the sums of each pass of an evaluation, as `Problem.sums`."""
+        """Return the sums of each pass of an evaluation, like `Problem.sums`."""
         passes = len(self.problem.chunks)
         helping = self.assistants[: passes - 1]  # the other assistants keep computing gradients
         every = len(helping) + 1
@@ -308,7 +308,7 @@ class Parallel:
         return result
 
     def dismiss_failed(self) -> None:
-        """End the processes whose work failed, once this process has repeated it successfully."""
+        """Stop the processes that failed, once this process has completed their work."""
         failed = [candidate for candidate in self.assistants if candidate.failure]
         for assistant in failed:
             self.lose(assistant)
@@ -335,11 +335,11 @@ class Parallel:
 
     @property
     def has_room(self) -> bool:
-        """Whether another value may be computed early; waiting values take memory."""
+        """Return whether another value may be computed early, as waiting values take memory."""
         return len(self.running) + len(self.done) < QUEUED * len(self.assistants) + AHEAD
 
     def work_ahead(self) -> bool:
-        """Compute a gradient that is not due yet, if there is one and room for it."""
+        """Compute a gradient that is not due yet, if there is one and memory allows."""
         if not self.pending or not self.has_room:
             return False
         gradient = self.pop_pending()
@@ -354,9 +354,9 @@ class Parallel:
         return gradient
 
     def hand_out(self) -> None:
-        """Give pending gradients to the other processes.
+        """Assign pending gradients to the other processes.
 
-        The last pending gradient is not queued behind another one: this process may compute it.
+        The last pending gradient is not queued behind another, as this process may compute it.
         """
         for assistant in [*self.assistants]:
             while len(self.pending) > bool(assistant.asked) and assistant.free and self.has_room:
@@ -387,7 +387,7 @@ class Parallel:
         self.hand_out()
 
     def lose(self, assistant: Assistant) -> None:
-        """Remove a process that has ended; this process computes its gradients when due."""
+        """Remove a process that has died; this process computes its gradients when due."""
         self.assistants.remove(assistant)
         self.running = {
             gradient: by for gradient, by in self.running.items() if by is not assistant

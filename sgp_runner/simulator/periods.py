@@ -1,12 +1,12 @@
-"""Periods of timing studies: steps that repeat are multiplied instead of simulated.
+"""Periods of timing studies: repeating steps are extrapolated instead of simulated.
 
 If compute times are constant and nothing fails, a synchronous algorithm makes the machines
 periodic. `Periods` compares states (`sgp_runner.simulator.relative_state`) after rank 0 has begun a
 step at which the calls of the algorithm repeat (`Algorithm.cycle`). The state of coroutines is not
-visible, so a state must repeat twice. Then all whole periods before the last one are removed from
-the budgets of the workers, and their records are written: the times, steps and bytes of the last
-simulated period plus those of the periods in between. Their push-sum weights, which converge but
-do not repeat, are those of the last simulated period. The end of the run is simulated.
+visible, so a state must repeat twice. Then all whole periods but the last are removed from the
+budgets of the workers, and their records are written: the times, steps and bytes of the last
+simulated period plus those of the periods in between. Their push-sum weights, which converge but do
+not repeat, are those of the last simulated period. The end of the run is simulated.
 
 The search compares each state with the state at the last power of two (Brent, An improved Monte
 Carlo factorization algorithm, 1980).
@@ -44,9 +44,9 @@ class Periods:
     """The listener of a simulation that removes repeated periods.
 
     cycle: steps after which the calls of the algorithm repeat
-    log_every: steps of a worker between two records
+    log_every: steps between two records of a worker
     busy: returns whether a checkpoint is being written
-    skipped: removed steps of each worker. num_bytes: bytes of each worker in them
+    skipped: steps removed per worker. num_bytes: bytes that each worker would have sent in them
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Periods:
             self.ends.clear()
 
     def remove(self, begin: RelativeState, end: RelativeState) -> None:
-        """Remove all periods like ``begin`` to ``end`` that end before the last period."""
+        """Remove all periods like that from ``begin`` to ``end`` except the last."""
         budgets = [worker.budget for worker in self.workers if isinstance(worker.budget, OwnBudget)]
         steps, total = end.step - begin.step, budgets[0].total
         count = min(budget.left for budget in budgets) // steps - 1
@@ -149,7 +149,7 @@ class Periods:
         )
 
     def record(self, count: int, steps: int, seconds: float, num_bytes: Sequence[int]) -> None:
-        """Record ``count`` periods like the last one, which is in ``ends``."""
+        """Record ``count`` periods like the last, which is in ``ends``."""
         simulation, workers = self.simulation, {end.worker: None for end in self.ends}
         before = [
             (worker, worker.push_sum, replace(worker.progress), worker.comm.num_bytes_sent)
@@ -181,5 +181,5 @@ class Periods:
 
 
 def staleness(worker: Worker) -> list[float]:
-    """Return the values of the staleness since the last record of a worker."""
+    """Return a worker's staleness values since its last record."""
     return worker.progress.observed.setdefault("staleness", [])

@@ -1,8 +1,8 @@
 """Processor sharing: the ranks of one host compute, send and receive on the same cores.
 
-The tasks of a host have equal shares of its cores, and each task uses at most one core. So with
-``k`` tasks on ``c`` cores, each task advances at the rate ``min(1, c / k)``, and the task with the
-least remaining work ends next, however the rate changes. The *level* of a host is the processor
+The tasks of a host have equal shares of its cores, and each task uses at most one core. With ``k``
+tasks on ``c`` cores, each task advances at rate ``min(1, c / k)``, and the task with the least
+remaining work ends next, no matter how the rate changes. The *level* of a host is the processor
 time that a task would have received since the start of the run; a task ends at a known level.
 
 Source: Kleinrock, Queueing Systems II, 1976, section 4.4 (processor sharing).
@@ -41,7 +41,7 @@ class Host:
         return level
 
     def cancel(self, event: str, *arguments: Any) -> None:
-        """End the task of ``event`` whose first arguments are ``arguments``, if any, without it."""
+        """Remove the task of ``event`` whose first arguments are ``arguments``, if any."""
         self.rise()
         self.tasks = [
             task
@@ -62,7 +62,7 @@ class Host:
         self.clock.handlers[event](*arguments)
 
     def rise(self) -> None:
-        """Update the level to the present time."""
+        """Update the level to the current time."""
         if self.tasks:
             self.level += (self.clock.now - self.since) * self.rate
         self.since = self.clock.now

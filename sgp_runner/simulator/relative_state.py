@@ -1,7 +1,7 @@
-"""The state of a simulation relative to a time and a step, to find repetitions.
+"""The state of a simulation relative to a time and a step, for detecting repetitions.
 
-Times of symmetric machines differ by rounding. States are therefore taken when all events of the
-time and shortly after it have happened, and compared with a tolerance.
+Times of symmetric machines differ by rounding. States are therefore taken once all events at or
+shortly after the time have happened, and compared with a tolerance.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RelativeState:
     step, time: number of the step, and simulated seconds at its start
     num_bytes: bytes that each rank has sent
     coding_seconds: seconds that each rank has coded
-    pending: events, messages and others that are pending, with their times; sorted
+    pending: pending events, messages and collectives with their times, sorted
     """
 
     step: int
@@ -37,7 +37,7 @@ class RelativeState:
     pending: Sequence[Pending]
 
     def equals(self, other: RelativeState) -> bool:
-        """Return whether the same things are pending at the same relative times."""
+        """Return whether both states have the same pending entries at the same relative times."""
         most = TOLERANCE * max(self.time, other.time)
         return len(self.pending) == len(other.pending) and all(
             what == same and all(abs(a - b) <= most for a, b in zip(times, others, strict=True))
@@ -46,7 +46,7 @@ class RelativeState:
 
 
 def relative_state(simulation: Simulation, workers: Sequence[Worker], time: float) -> RelativeState:
-    """Return the state of a simulation with own processors, and without faults or servers."""
+    """Return the state of a simulation that has `OwnProcessors` and no faults or servers."""
     pending = [
         *events(simulation, time),
         *interfaces(simulation, time),
@@ -64,7 +64,7 @@ def relative_state(simulation: Simulation, workers: Sequence[Worker], time: floa
 
 
 def events(simulation: Simulation, now: float) -> Iterator[Pending]:
-    """Yield the events of the clock, without the growing numbers of steps and collectives."""
+    """Yield the clock's events without step and collective numbers, which grow."""
     for time, _, event, (first, *others) in simulation.clock.events:
         if isinstance(first, Sent):
             length = first.message.numel()
@@ -77,7 +77,7 @@ def events(simulation: Simulation, now: float) -> Iterator[Pending]:
 
 
 def interfaces(simulation: Simulation, now: float) -> Iterator[Pending]:
-    """Yield when each interface, link of a region and processor is free."""
+    """Yield the times at which each interface, region link and processor becomes free."""
     fabric, compute = simulation.fabric, simulation.machines.compute
     for name, free in (
         ("sends", fabric.tx_free),
@@ -92,9 +92,9 @@ def interfaces(simulation: Simulation, now: float) -> Iterator[Pending]:
 
 
 def recent(simulation: Simulation, times: Iterable[float], now: float) -> list[float]:
-    """Return times relative to ``now``, in s; times too long ago to have an effect become equal.
+    """Return times relative to ``now``, in seconds; times too old to have an effect become equal.
 
-    Input and collectives may begin earlier than now, but not by more than two gradients.
+    Input and collectives may begin before now, but by no more than two gradients.
     """
     longest = max(simulation.machines.durations.mean_seconds)
     least = -2 * longest - simulation.machines.model.cluster.compute.input_seconds
@@ -102,7 +102,7 @@ def recent(simulation: Simulation, times: Iterable[float], now: float) -> list[f
 
 
 def channels(simulation: Simulation, now: float) -> Iterator[Pending]:
-    """Yield the streams with a message under way."""
+    """Yield the streams with a message in flight."""
     least = TOLERANCE * now
     for src, by_receiver in enumerate(simulation.fabric.channels):
         for dst, channel in by_receiver.items():
@@ -121,7 +121,7 @@ def collectives(simulation: Simulation, first: Worker, now: float) -> Iterator[P
 
 
 def coroutines(simulation: Simulation, workers: Sequence[Worker]) -> Iterator[Pending]:
-    """Yield what is known of the coroutines of the workers."""
+    """Yield the visible state of the workers' coroutines."""
     step, number = workers[0].progress.step, workers[0].comm.collectives
     for worker in workers:
         progress, comm = worker.progress, worker.comm

@@ -1,4 +1,4 @@
-"""Journals of workers, which `sgp_runner.simulator.snapshot` replays when a run is resumed."""
+"""Workers' journals, which `sgp_runner.simulator.snapshot` replays when a run is resumed."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Entry = tuple[Any, ...]
 
 
 class Journals:
-    """Events of each worker since the start of its step, by rank, during a snapshot."""
+    """The events of each worker since the start of its step, by rank, for snapshots."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.entries: dict[int, list[Entry]] = {}
 
     def begin(self, rank: int) -> None:
-        """Begin the journal of a worker that starts a step."""
+        """Start the journal of a worker that begins a step."""
         self.entries[rank] = [("time", self.clock.now)]
 
     def note(self, rank: int, *entry: Any) -> None:
-        """Append to a worker's journal, if there is one."""
+        """Append an entry to a worker's journal, if there is one."""
         if (journal := self.entries.get(rank)) is not None:
             journal.extend([("time", self.clock.now), entry])
 
 
 class Repetition:
-    """Replaces the machines while workers repeat a step, and ignores their requests.
+    """A replacement for the machines that ignores requests while workers repeat a step.
 
     futures: futures of collectives, by rank and number
     """

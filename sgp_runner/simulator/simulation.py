@@ -36,10 +36,10 @@ ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 
 
 class Simulation:
-    """The workers' side of a simulated run: their runtime, mailboxes and scheduler.
+    """The workers' side of a simulated run: runtime, mailboxes and scheduler.
 
     survives: whether other workers continue after a permanent crash. If so, every worker has a
-        snapshot of its present step, and `run` raises Lost at a crash.
+        snapshot of its current step, and `run` raises Lost at a crash.
     wrap: wraps the transport of each worker.
     listener: notified of the start and end of each step.
     """
@@ -167,13 +167,13 @@ class Simulation:
         self.scheduler.resolve(future, value)
 
     def pop_gradient(self, rank: int, step: int) -> Gradient:
-        """Take over a gradient in flight for a collective."""
+        """Hand over a gradient in flight to a collective."""
         _, gradient, _ = self.gradients.pop((rank, step))
         self.computed += 1
         return gradient
 
     def pop_gradient_of(self, future: Future[Any]) -> Gradient:
-        """Take over the gradient whose mean a worker awaits."""
+        """Hand over the gradient whose mean a worker awaits."""
         key = next(key for key, entry in self.gradients.items() if entry[2] is future)
         return self.pop_gradient(*key)
 
@@ -203,7 +203,7 @@ class Simulation:
     def make_workers(
         self, problem: Problem, algo: Algorithm, optim: Optimizer, horizon: Horizon
     ) -> list[Worker]:
-        """Return the workers with initial parameters, servers last, without starting one."""
+        """Return the workers with initial parameters, servers last, without starting them."""
         total = horizon.steps * (self.size if algo.asynchronous else 1)
         budgets = own_budgets(total, self.size, algo.servers, algo.asynchronous)
         return [
@@ -230,7 +230,7 @@ class Simulation:
             for src, tag, count in mailbox.unread()
         ]
         if self.fabric.in_flight:
-            unread.append(f"{self.fabric.in_flight} message(s) are still travelling")
+            unread.append(f"{self.fabric.in_flight} message(s) are still in flight")
         under_way = self.machines.collectives.under_way.values()
         unread += [f"{collective.name} has not ended" for collective in under_way]
         if unread:
@@ -244,7 +244,7 @@ class Simulation:
 
     @property
     def coding(self) -> dict[str, float]:
-        """The mean seconds that gradient workers have coded, for the summary; empty if none did."""
+        """The mean coding seconds of gradient workers, for the summary; empty without coding."""
         seconds = sum_in_order(self.coding_seconds[: self.size]) / self.size
         return {"coding_s": seconds} if seconds else {}
 
@@ -256,14 +256,14 @@ class Simulation:
 
     @contextmanager
     def repeating(self) -> Iterator[Repetition]:
-        """Redirect the workers' requests to a `Repetition`, while workers repeat their steps."""
+        """Redirect the workers' requests to a `Repetition` while they repeat their steps."""
         listener, repetition = self.listener, Repetition()
         self.listener, self.outside = NULL_LISTENER, repetition
         yield repetition
         self.listener, self.outside = listener, self.machines
 
     def load_state_dict(self, state: State, repetition: Repetition) -> None:
-        """Restore the machines, after the workers have repeated their unfinished steps."""
+        """Restore the machines after the workers have repeated their unfinished steps."""
         self.machines.load_state_dict(state, repetition.futures)
         self.coding_seconds = state.get("coding_seconds", self.coding_seconds)
         for _, gradient, _ in self.gradients.values():
@@ -276,15 +276,15 @@ def lose(ranks: Sequence[int]) -> None:
 
 
 class TimeOverflow(RuntimeError):
-    """A simulated time is larger than any floating-point number."""
+    """Raised if a simulated time exceeds the largest floating-point number."""
 
 
 class LeftInFlight(RuntimeError):
-    """An algorithm ended without receiving all messages."""
+    """Raised if an algorithm ended without receiving all messages."""
 
 
 class SimulatedTransport(Transport):
-    """The messages of one simulated worker."""
+    """The transport of one simulated worker."""
 
     __slots__ = ("rank", "simulation")
 

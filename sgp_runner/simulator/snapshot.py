@@ -1,11 +1,11 @@
-"""Saving a simulated run between two events, and resuming it to the last bit.
+"""Snapshots of a simulated run between two events, and bitwise exact resumption.
 
 Coroutines cannot be saved, so a snapshot has three parts: the state of every worker at the start of
-its present step (`Worker.state_dict`), the worker's journal since then (delivered messages, ended
-gradients and collectives), and the present state of everything else. To restore, each worker starts
-`Algorithm.run` again from its step and receives the events in its journal, while its requests have
-no effect; then it waits for the same event as in the snapshot. Workers may begin steps at different
-times and never wait for a snapshot, so saving a run does not change it.
+its current step (`Worker.state_dict`), the worker's journal since then (delivered messages,
+completed gradients and collectives), and the current state of everything else. To restore, each
+worker starts `Algorithm.run` again from its step and receives the events in its journal, while its
+requests have no effect; then it waits for the same event as in the snapshot. Workers may begin
+steps at different times and never wait for a snapshot, so saving a run does not change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sgp_runner.simulator.simulation import Simulation
 
 
 def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
-    """Return all state but the workers' at the start of their steps; no worker may be ready."""
+    """Return all state except that of workers at the start of their steps; none may be ready."""
     return {
         "simulation": simulation.state_dict(),
         "journals": [simulation.journals.entries[worker.rank] for worker in workers],
@@ -53,7 +53,7 @@ def restore(
 def repeat(
     simulation: Simulation, repetition: Repetition, rank: int, journal: Sequence[Entry]
 ) -> None:
-    """Replay the journal of a worker that was just started: all events since its step began."""
+    """Replay the journal of a worker that has just been started, from the start of its step."""
     scheduler, clock = simulation.scheduler, simulation.clock
     clock.now = next((seconds for kind, seconds, *_ in journal if kind == "time"), 0.0)
     scheduler.settle()

@@ -1,1 +1,1 @@
-"""The graphs over which nodes gossip, and the verification of these graphs."""
+"""Communication graphs of gossip algorithms, and their verification."""

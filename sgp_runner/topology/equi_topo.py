@@ -1,6 +1,6 @@
-"""EquiDyn (Song et al. 2022): one peer per step, ``v`` nodes ahead, with random ``v``.
+"""EquiDyn (Song et al. 2022): one peer per step, a random number ``v`` of nodes ahead.
 
-In each step one ``v`` is drawn for all nodes. The expected spread of the models of ``n`` nodes
+In each step one ``v`` is drawn for all nodes. The expected consensus distance of ``n`` nodes
 shrinks at a rate that does not depend on ``n``.
 """
 
@@ -17,7 +17,7 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class EquiDyn(Topology):
-    """OU-EquiDyn pairs nodes that are ``v`` apart; in OD-EquiDyn each node sends ``v`` nodes ahead.
+    """OU-EquiDyn, which pairs nodes ``v`` apart, or OD-EquiDyn, which sends ``v`` nodes ahead.
 
     directed: true: OD-EquiDyn, for push-sum
     eta: sets the weight of a peer to eta (n - 1) / n; null: n / (2 (n - 1)), which gives a node and
@@ -63,7 +63,7 @@ class EquiDyn(Topology):
 
 @functools.lru_cache(maxsize=64)
 def draw(seed: int, size: int, step: int) -> tuple[int, int]:
-    """Return the shift of a step, 1 to ``size - 1``, and the node at which pairing starts."""
+    """Return the shift of a step, from 1 to ``size - 1``, and the node at which pairing starts."""
     drawn = random.Random(f"{seed}/{step}")
     return drawn.randrange(1, size), drawn.randrange(size)
 
@@ -72,7 +72,8 @@ def draw(seed: int, size: int, step: int) -> tuple[int, int]:
 def pairs(size: int, shift: int, start: int) -> tuple[Peers, ...]:
     """Return the partner of each node; partners are ``shift`` apart.
 
-    In order from ``start``, each node is paired if it and its partner are not paired yet."""
+    Nodes are visited in order from ``start``; each is paired if it and its partner are free.
+    """
     partners: list[Peers] = [()] * size
     for node in (*range(start, size), *range(start)):
         other = (node + shift) % size

@@ -1,11 +1,11 @@
-"""Graphs that average exactly in a finite number of rounds: all nodes agree after the last round.
+"""Graphs of exact averaging in finitely many rounds: all nodes agree after the last round.
 
 The graphs are from Takezawa et al. 2023. The k-peer hyper-hypercube (Alg. 1) needs a number of
 nodes whose prime factors are at most ``k + 1``. The Simple Base-(k+1) graph (Alg. 2) and the
-Base-(k+1) graph (Alg. 3) work for any number ``n`` of nodes, with at most ``2 log_(k+1)(n) + 2``
+Base-(k+1) graph (Alg. 3) work for any number ``n`` of nodes, in at most ``2 log_(k+1)(n) + 2``
 rounds. In a round a node exchanges with at most ``k`` others. If a set serves fewer nodes than it
-has, its idle nodes average in cliques, as in the authors' implementation; the product of all rounds
-is the same without these averages.
+contains, its idle nodes average in cliques, as in the authors' implementation; the product of all
+rounds is the same without these averages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rounds(Topology, Protocol):
 
 @dataclass(frozen=True)
 class HyperHypercube(Rounds):
-    """A hypercube for k peers: a step averages all nodes whose numbers differ only in one digit.
+    """A k-peer hypercube: each step averages the nodes whose numbers differ only in one digit.
 
     peers: largest number of peers of a node in a step, k; no prime factor of the number of nodes
         may be above k + 1
@@ -111,7 +111,7 @@ def shortest_rounds(size: int, k: int, simple: bool) -> list[Round]:
 
 
 def factors(n: int, k: int) -> list[int]:
-    """Return factors of ``n``, as few as possible and each at most ``k + 1``, in ascending order.
+    """Return the fewest factors of ``n``, each at most ``k + 1``, in ascending order.
 
     Their product is ``n`` if no prime factor of ``n`` is above ``k + 1``.
     """
@@ -134,7 +134,7 @@ def largest_prime_factor(n: int) -> int:
 
 
 def cliques(groups: Iterable[Sequence[int]]) -> Round:
-    """Return the round in which each group averages over its nodes."""
+    """Return the round in which each group averages its nodes."""
     return {
         node: (tuple(peer for peer in group if peer != node), (1 / len(group),) * (len(group) - 1))
         for group in groups
@@ -153,7 +153,7 @@ def together(rounds: Iterable[Round]) -> Round:
 
 
 def hyper_hypercube(nodes: range, k: int) -> list[Round]:
-    """Return rounds; round l averages nodes whose positions in ``nodes`` differ only in digit l."""
+    """Return rounds, of which round l averages nodes whose positions differ only in digit l."""
     rounds = []
     place = 1
     for factor in factors(len(nodes), k):
@@ -164,7 +164,7 @@ def hyper_hypercube(nodes: range, k: int) -> list[Round]:
 
 
 def simple_base(nodes: range, k: int) -> list[Round]:
-    """Return the rounds of the Simple Base-(k+1) graph; comments number the algorithm's steps.
+    """Return the rounds of the Simple Base-(k+1) graph; comments give the algorithm's steps.
 
     Each set of nodes averages (2), serves the sets after it (3), and averages again (4). Serving
     makes the mean of the later sets equal to the mean of all nodes.
@@ -193,9 +193,9 @@ def simple_base(nodes: range, k: int) -> list[Round]:
 
 
 def cut(nodes: range, k: int) -> list[list[range]]:
-    """Return consecutive sets of equal blocks, one set per nonzero digit of the number of nodes.
+    """Return consecutive sets of equal blocks, one per nonzero digit of the number of nodes.
 
-    The digits are in base ``k + 1``; the highest digit comes first.
+    Digits are in base ``k + 1``, most significant first.
     """
     sets = []
     block = 1
@@ -219,7 +219,7 @@ def cycled(rounds: Sequence[Round], step: int) -> Round:
 
 
 def serve(blocks: Sequence[range], others: range, base: int) -> Round:
-    """Return the round in which each of ``others`` exchanges with one node of every block.
+    """Return the round in which each of ``others`` exchanges with one node per block.
 
     The remaining nodes of the blocks average in cliques.
     """

@@ -2,7 +2,7 @@
 
 Each line is one edge: ``src dst``, or ``step src dst`` for a graph that changes from step to step.
 Steps are numbered 0, 1, ... and repeat after the last step in the file. ``#`` starts a comment. The
-file's checksum is a setting of the run, so a file with other contents makes a different run.
+file's checksum is a setting of the run, so a run with changed contents counts as a different run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Neighbours = tuple[dict[int, Peers], ...]
 
 @dataclass(frozen=True)
 class Graph:
-    """The peers to which each node sends, and from which it receives, by step, in file order.
+    """The peers that each node sends to and receives from, by step, in file order.
 
     Nodes without an edge are omitted.
     """
@@ -39,7 +39,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Edges(Topology):
-    """The edges in a file.
+    """A graph with edges from a file.
 
     path: path of the file, relative to the working directory of the command
     sha256: required checksum of the file; null: any checksum; config.yaml records it
@@ -53,7 +53,7 @@ class Edges(Topology):
         if self.sha256 not in (None, checksum):
             raise ConfigError(
                 "algo.topology.sha256",
-                f"{self.path} has other contents, whose checksum is {checksum}.",
+                f"{self.path} has different contents, with the checksum {checksum}.",
             )
         object.__setattr__(self, "sha256", checksum)
 
@@ -100,12 +100,12 @@ class Edges(Topology):
                 seen |= {src, *peers}
         if missing := set(range(size)) - seen:
             raise ConfigError(
-                KEY, f"node {min(missing)} is in no edge, but nodes={size} need one each."
+                KEY, f"node {min(missing)} has no edge, but each of nodes={size} needs one."
             )
 
 
 def parse(content: bytes, path: str) -> Graph:
-    """Parse the lines of a graph; raise ConfigError with the line number for an invalid line."""
+    """Parse the lines of a graph; raise ConfigError with the line number if a line is invalid."""
     lines: dict[tuple[int, int, int], int] = {}  # (step, source, destination) -> line
     text = content.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     width = None
@@ -120,18 +120,18 @@ def parse(content: bytes, path: str) -> Graph:
             )
         *steps, src, dst = map(int, edge.split())
         if width not in (None, len(steps)):
-            raise ConfigError(KEY, f"{where}: either every line names a step or none does.")
+            raise ConfigError(KEY, f"{where}: either every line has a step or none does.")
         width, step = len(steps), sum(steps)
         if src == dst:
             raise ConfigError(
                 KEY,
-                f"{where}: in step {step} node {src} sends to itself; it keeps its own share "
-                "anyway.",
+                f"{where}: in step {step} node {src} sends to itself; remove the "
+                "edge, as a node always keeps its own share.",
             )
         if (step, src, dst) in lines:
             raise ConfigError(
                 KEY,
-                f"{where}: step {step} has the edge {src} -> {dst} already, in line "
+                f"{where}: step {step} repeats the edge {src} -> {dst} of line "
                 f"{lines[step, src, dst]}.",
             )
         lines[step, src, dst] = number

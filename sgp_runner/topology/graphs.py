@@ -1,9 +1,9 @@
 """The communication graphs of gossip algorithms.
 
-A topology gives the peers that the node ``rank`` of ``size`` sends to (``out_peers``) and receives
-from (``in_peers``) at ``step``. Sender and receiver compute their peers independently, so the two
-methods must agree; `matrix` builds the resulting mixing matrix and is the oracle of the tests. By
-default a node keeps the share ``1 / (peers + 1)`` and sends the same share to each peer;
+A topology returns the peers that node ``rank`` of ``size`` sends to (``out_peers``) and receives
+from (``in_peers``) in ``step``. Sender and receiver compute their peers independently, so the two
+methods must agree; `matrix` builds the resulting mixing matrix, which the tests use as an oracle.
+By default a node keeps the share ``1 / (peers + 1)`` and sends the same share to each peer;
 ``weights`` can change these shares.
 
 Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
@@ -46,7 +46,7 @@ class Exchange:
 class Topology(Protocol):
     """A graph that may change from step to step and from epoch to epoch.
 
-    In a ``symmetric`` graph a node receives from the nodes that it sends to in the same step.
+    In a ``symmetric`` graph a node receives from the same nodes that it sends to in a step.
 
     repeats: whether the graph repeats after the steps of each of its `phases`
     """
@@ -72,7 +72,7 @@ class Topology(Protocol):
         return [(0.0, 1)]
 
     def at(self, epoch: float) -> Topology:
-        """Return the graph in ``epoch``."""
+        """Return the graph of ``epoch``."""
         return self
 
     def check(self, size: int) -> None:
@@ -129,7 +129,7 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 class Circulant(Topology):
     """A graph in which all nodes have the same hops: a node sends ``hop`` nodes ahead.
 
-    Node 0 stands for all nodes in a verification, so weights must not depend on the rank.
+    Verification checks only node 0, so weights must not depend on the rank.
     """
 
     @abstractmethod
@@ -147,10 +147,10 @@ class Circulant(Topology):
 
 @dataclass(frozen=True)
 class DirectedExponential(Circulant):
-    """Hops ``j (m+1)^i`` for ``j = 1..m``; ``i`` cycles over the steps. One peer: 1, 2, 4, ...
+    """Hops ``j (m+1)^i`` for ``j = 1..m``; ``i`` cycles from step to step. One peer: 1, 2, 4, ...
 
-    With several peers, the last ``i`` may reach fewer: with 3 peers and 32 nodes, the hops 16, 32
-    and 48 reach one.
+    With several peers, the last ``i`` may reach fewer of them: with 3 peers and 32 nodes, the hops
+    16, 32 and 48 reach one peer.
 
     peers: peers per step, m, or a schedule by epoch: {0: 2, 30: 1} is two peers, then one peer from
         epoch 30 on
@@ -195,7 +195,7 @@ def with_peers(peers: int) -> DirectedExponential:
 
 @dataclass(frozen=True)
 class BidirectionalExponential(Circulant):
-    """One peer per step; the hop cycles over +1, -1, +2, -2, +4, ... without duplicates."""
+    """One peer per step; the hop cycles through +1, -1, +2, -2, +4, ... without duplicates."""
 
     symmetric: ClassVar[bool] = False
 
@@ -224,7 +224,7 @@ class StaticExponential(Circulant):
 
 @dataclass(frozen=True)
 class Ring(Circulant):
-    """Both neighbours, with weights 1/3; two nodes have one neighbour each, with weights 1/2."""
+    """A ring: both neighbours, with weights 1/3; two nodes have one neighbour, with weights 1/2."""
 
     symmetric: ClassVar[bool] = True
 
@@ -234,7 +234,7 @@ class Ring(Circulant):
 
 @dataclass(frozen=True)
 class BipartiteExponential(Topology):
-    """Disjoint pairs of an odd and an even node; the hop cycles over 1, 3, 5, 9, ... ``1 + 2^j``.
+    """Disjoint pairs of an odd and an even node, with hops 1, 3, 5, 9, ... ``1 + 2^j`` in turn.
 
     An odd number ``n`` of nodes uses the graph of ``n + 1`` nodes without the last node, so in each
     step one even node is idle.
@@ -258,7 +258,7 @@ class BipartiteExponential(Topology):
 
 @dataclass(frozen=True)
 class Complete(Circulant):
-    """All other nodes, every step."""
+    """All other nodes, in every step."""
 
     symmetric: ClassVar[bool] = True
 
@@ -268,7 +268,7 @@ class Complete(Circulant):
 
 @dataclass(frozen=True)
 class Torus(Topology):
-    """The four neighbours on a grid with wrap-around that is as nearly square as possible.
+    """The four neighbours on a torus, a grid with wrap-around that is as square as possible.
 
     If the number of nodes is prime, the grid is a ring.
     """
@@ -304,7 +304,7 @@ class RandomMatching(Topology):
 
 @functools.lru_cache(maxsize=64)
 def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
-    """Return the partner of every node; an idle node has none."""
+    """Return the partner of every node; idle nodes have none."""
     order = list(range(size))
     random.Random(f"{seed}/{step}").shuffle(order)
     partners: list[Peers] = [()] * size

@@ -1,4 +1,4 @@
-"""Trees: graphs with one path between any two nodes."""
+"""Trees: graphs with exactly one path between any two nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class Tree(Topology):
-    """Node i > 0 and its parent, node floor((i - 1) / branches); the root is node 0.
+    """A tree with root 0, in which node i > 0 has the parent floor((i - 1) / branches).
 
     An edge has the weight 1 / (1 + the larger degree of its two nodes), so that averages are exact
     in the limit (Metropolis weights; Xiao, Boyd & Kim 2007).
 
-    branches: most children of a node; 1 is a chain, and the number of nodes or more is a star
+    branches: largest number of children of a node; 1 is a chain, and the number of nodes or more is
+        a star
     """
 
     branches: int = 2

@@ -1,6 +1,6 @@
-"""Verification, before the first step, that a gossip schedule works for a number of nodes.
+"""Verification of a gossip schedule for a number of nodes, before the first step.
 
-For each step of the period, in each phase of a schedule by epoch:
+Checks for each step of the period, in each phase of a schedule by epoch:
 
 * every send has a matching receive, and every receive a matching send. A node sends all messages
   of a step before it receives any, and sends never block. A receive of step ``k`` therefore waits
@@ -69,10 +69,10 @@ def verify(
 
 
 def verify_circulant(graph: Circulant, size: int, period: int, by: str, weighted: bool) -> None:
-    """Verify a graph at node 0, which stands for all.
+    """Verify a graph at node 0, which represents all nodes.
 
-    Every send has a receive, and rows of the mixing matrix have the sums of its columns. Paths lead
-    to every node if no number above 1 divides all hops and ``size``.
+    Every send has a receive, and the rows of the mixing matrix have the same sums as its columns.
+    All nodes are connected if no number above 1 divides all hops and ``size``.
     """
     hops = [graph.hops(size, step) for step in range(period)]
     for step in range(period):
@@ -130,7 +130,7 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
     for src, peers in enumerate(out):
         for dst in peers:
             if not 0 <= dst < size or dst == src:
-                who = "itself" if dst == src else f"node {dst}, which is not there"
+                who = "itself" if dst == src else f"node {dst}, which does not exist"
                 raise ConfigError(
                     KEY, f"{where} node {src} sends to {who}; nodes are 0 to {size - 1}."
                 )
@@ -160,7 +160,7 @@ def check_weights(out: Sequence[Peers], weights: Sequence[Weights], where: str) 
             )
         if any(share <= 0 for share in shares) or sum(shares) > 1 + 1e-9:
             raise ConfigError(
-                KEY, f"{where} the weights of node {rank} must be positive, and at most 1 in all."
+                KEY, f"{where} the weights of node {rank} must be positive and sum to at most 1."
             )
 
 
@@ -170,7 +170,7 @@ def check_equal(weights: Sequence[Weights], by: str, where: str) -> None:
             raise ConfigError(
                 KEY,
                 f"{by} gives a node and its peers equal weights, but {where} the graph gives node "
-                f"{rank} others: use ring, complete, random_matching or hyper_hypercube.",
+                f"{rank} unequal ones: use ring, complete, random_matching or hyper_hypercube.",
             )
 
 
@@ -205,7 +205,8 @@ def check_balance(
         if len(peers) != len(senders):
             counts = f"{where} node {rank} sends {len(peers)} and receives {len(senders)}"
             raise ConfigError(
-                KEY, f"{needs} as many messages out as in: {counts}; use network=gloo."
+                KEY,
+                f"{needs} equal numbers of sent and received messages: {counts}; use network=gloo.",
             )
 
 
@@ -218,7 +219,7 @@ def check_pairs(
 ) -> None:
     """Check that the waits of AD-PSGD cannot form a cycle.
 
-    Odd ranks wait for a certain even rank; even ranks never wait for a certain rank.
+    Odd ranks wait for a specific even rank; even ranks never wait for a specific rank.
     """
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         for peer in peers:
@@ -250,7 +251,7 @@ NEEDS: dict[
 
 
 def check_connected(reaches: Sequence[set[int]], period: int) -> None:
-    """Check that paths lead from node 0 to every node, and back."""
+    """Check that paths lead from node 0 to every node and back."""
     back: list[set[int]] = [set() for _ in reaches]
     for src, peers in enumerate(reaches):
         for dst in peers:

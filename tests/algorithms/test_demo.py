@@ -41,7 +41,7 @@ def test_the_weight_decay_of_demo_is_decoupled() -> None:
     ],
 )
 def test_demo_refuses_another_momentum(optim: Any, key: str, fix: str) -> None:
-    said = f"{key}: DeMo has a momentum of its own, algo.beta: {fix}"
+    said = f"{key}: DeMo has its own momentum, algo.beta: {fix}"
     assert str(refusal(DeMo().check, 4, optim)) == said
 
 

@@ -46,7 +46,7 @@ from sgp_runner.core.optim import Cosine, WarmupCosine
 from sgp_runner.topology.graphs import Complete, DirectedExponential, RandomMatching, Ring
 
 ENDS = (
-    "needs a learning rate above 0 at the end, where the fast workers wait for the slow ones: use "
+    "needs a learning rate above 0 at the end, when fast workers wait for slow workers: use "
     "optim.schedule=warmup_cosine, constant or steps."
 )
 # What makes it, the key, and the sentence unless it is the business of other tests.
@@ -86,7 +86,7 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: AsyncDiLoCo(speeds=(1.0,)).check(4, sgd()),
         "algo.speeds",
-        "1 speeds for nodes=4: give one for each.",
+        "1 speeds for nodes=4: give one per node.",
     ),
     (
         lambda: AsyncDiLoCo().check(4, sgd(schedule=Cosine())),
@@ -148,12 +148,12 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: OneBitAdam(Int8()),
         "algo.codec",
-        "means in two phases are of signs, not of int8: use codec=sign, sign_l2 or none.",
+        "averaging in two phases sends signs, not int8: use codec=sign, sign_l2 or none.",
     ),
     (
         lambda: OneBitAdam().check(4, OPTIM),
         "optim",
-        "1-bit Adam takes the steps of Adam itself: use optim=adam or optim=adamw, not sgd.",
+        "1-bit Adam computes Adam's steps itself: use optim=adam or optim=adamw, not sgd.",
     ),
     (lambda: OSGP(SHIFTS, tau=-1), "algo.tau", ""),
     (lambda: OSGP(SHIFTS, interval=0), "algo.interval", ""),

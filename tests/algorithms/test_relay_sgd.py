@@ -81,7 +81,7 @@ def test_bytes_of_relay_sgd() -> None:
 
 @pytest.mark.parametrize("topology", [Ring(), RandomMatching(), StaticExponential()], ids=str)
 def test_relay_sgd_refuses_graphs_that_are_no_trees(topology: Topology) -> None:
-    with pytest.raises(ConfigError, match="needs a tree, the same in every step") as error:
+    with pytest.raises(ConfigError, match="needs the same tree in every step") as error:
         RelaySGD(topology).check(4, OPTIM)
     assert error.value.key == "algo.topology"
     with pytest.raises(ConfigError, match=r"^algo.topology.branches: 0 must be at least 1\.$"):

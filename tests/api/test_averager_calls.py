@@ -75,7 +75,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         "model: its parameters span several devices (cpu, meta): use one."
     )
     assert said("accum_adam", model, torch.optim.Adam(model.parameters())) == (
-        "optim: AccumAdam takes the steps of Adam itself, not those of an optimizer of PyTorch: "
+        "optim: AccumAdam computes Adam's steps itself and cannot use a PyTorch optimizer: "
         "use sgp-run."
     )
     frozen = net().requires_grad_(False)
@@ -92,7 +92,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         ("osgp", {"tau": -1}, "algo.tau: -1 must be at least 0."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
-        ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
+        ("acco", {}, "algo: ACCO undoes steps, and a PyTorch optimizer cannot: use sgp-run."),
         ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
         (SGP(Ring()), {"tau": 1}, "algo: settings apply only to the name of an algorithm, not to"),
         ("sgp", {"steps": 0}, "steps: 0 must be at least 1 step, or None."),

@@ -121,7 +121,7 @@ def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: 
         state["worker"]["state"]["error"] = torch.zeros(1)
         state["outline"]["worker.state.error"] = "torch.float32 [1]"
     assert str(refusal(averager.load_states, states)) == (
-        "states: DiLoCo has no rule for error among another number of ranks: continue with 2 "
+        "states: DiLoCo cannot convert error to another number of ranks: continue with 2 "
         "ranks, or start an averager from the mean model."
     )
     averager.finish()

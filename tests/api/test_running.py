@@ -295,7 +295,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"algo": int}, "algo: int has no run: write async def run"),
         ({"cluster": SGP}, "cluster: SGP cannot be a choice of cluster; a class can of algo"),
         ({"loss": math.fabs}, r"loss: it belongs to data=\(train, valid\)"),
-        ({"model": 3}, "model: int is no model: give the name of one, a torch.nn.Module"),
+        ({"model": 3}, "model: int is not a model: give a model's name, a torch.nn.Module"),
         (
             {"model": nn.Linear},
             r"model: Linear needs arguments \(missing a required argument: 'in_features'\): give a "
@@ -313,7 +313,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ),
         (
             {"model": nn.Linear(3, 2), "loss": nn.CrossEntropyLoss(reduction="none")},
-            r"loss: it returns \[2\] for a batch; return the mean, a single number.",
+            r"loss: a batch has a loss of shape \[2\]; return the mean, a number.",
         ),
         ({"data": "digitz"}, "data: 'digitz' is not one of .* Did you mean 'digits'"),
         ({"data": [1, 2, 3]}, "data: list is no data: give the name"),

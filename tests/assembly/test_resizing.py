@@ -210,7 +210,7 @@ def test_state_without_a_rule_and_the_same_nodes_are_refused(
     capsys.readouterr()
     assert main([*TINY, "algo=osgp", "nodes=2", "resume=resize"]) == 2
     assert capsys.readouterr().err == (
-        "sgp-run: resume: OSGP has no rule for expected among another number of ranks: use "
+        "sgp-run: resume: OSGP cannot convert expected to another number of ranks: use "
         "resume=auto with the former nodes.\n"
     )
     assert main([*TINY, "algo=osgp", "nodes=4", "resume=resize"]) == 2

@@ -80,7 +80,7 @@ def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
 ) -> None:
     slow = "SlowMo makes 0 slow steps in 16: algo.tau={} is longer than the run.\n"
     base = ["algo=slowmo", "algo.base=local_sgd"]
-    hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1.\n"
+    hybrid = "algo.then never runs: algo.switch_epoch=5 is not before the end, epochs=1.\n"
     for overrides, said in (
         (["algo=slowmo"], slow.format(48)),
         (["algo=slowmo", "algo.tau=17"], slow.format(17)),
@@ -100,7 +100,7 @@ def test_a_timing_study_says_that_its_sample_is_too_short(
     study = ["model=timing_only", "model.sample_steps=4", "logger=jsonl", "nodes=2", "epochs=1"]
     said = "DiLoCo makes one outer step in 4: algo.period={} is longer than the run."
     more = " Simulate more of the schedule with model.sample_steps."
-    hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1."
+    hybrid = "algo.then never runs: algo.switch_epoch=5 is not before the end, epochs=1."
     for overrides, first in (
         (["algo=diloco", "algo.period=5"], said.format(5) + more),
         (["algo=diloco", "algo.period=5000"], said.format(5000)),

@@ -90,7 +90,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "optim.schedule=steps optim.schedule.milestones=[-5]",
         "optim.schedule.milestones",
-        "[-5.0] must be zero or positive epochs.",
+        "[-5.0] must be non-negative epochs.",
     ),
     (
         "optim.schedule=steps optim.schedule.decay=nan",
@@ -264,7 +264,8 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo.topology=edges algo.topology.path=graph.txt",
         "algo.topology.path",
-        "graph.txt, line 1: in step 0 node 0 sends to itself; it keeps its own share anyway.",
+        "graph.txt, line 1: in step 0 node 0 sends to itself; remove the edge, "
+        "as a node always keeps its own share.",
     ),
 ]
 

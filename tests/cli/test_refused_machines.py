@@ -68,35 +68,37 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo faults=crash",
         "faults",
-        "only the simulator has crash: use network=sim; real runs have slow_node and pause.",
+        "only the simulator supports crash: use network=sim; real runs "
+        "support slow_node and pause.",
     ),
     (
         "network=gloo faults=slow_link",
         "faults",
-        "only the simulator has slow_link: use network=sim; real runs have slow_node and pause.",
+        "only the simulator supports slow_link: use network=sim; real runs "
+        "support slow_node and pause.",
     ),
     (
         "network=gloo faults=drop",
         "faults",
         (
-            "only the simulator has drop_probability: use network=sim; real runs have slow_node "
-            "and pause."
+            "only the simulator supports drop_probability: use network=sim; real runs support "
+            "slow_node and pause."
         ),
     ),
     (
         "network=gloo faults.slow_nodes={9:2}",
         "faults.slow_nodes.9",
-        "there is no such rank here; use 0 to 7.",
+        "the run has no such rank; use 0 to 7.",
     ),
     (
         "network=gloo faults.events=[{what:pause,ranks:[1]}]",
         "faults.events[0]",
-        "only the simulator has a pause that never ends: use network=sim.",
+        "only the simulator supports a pause that never ends: use network=sim.",
     ),
     (
         "network=gloo algo=gap_aware faults.events=[{what:pause,ranks:[8],end:3}]",
         "faults.events[0]",
-        "only the simulator has a pause of a server: use network=sim.",
+        "only the simulator supports a pause of a server: use network=sim.",
     ),
     (
         "experiment=sgp_sgp_90 model=timing_only faults=pause",
@@ -118,7 +120,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "faults.drop_probability=0.1 faults.resend_seconds=null",
         "faults.resend_seconds",
         (
-            "no algorithm here survives a message that is lost permanently: each waits for it, "
+            "no algorithm tolerates a message that is lost permanently: all wait for it, "
             "and push-sum would lose mass; use a time, such as 0.2."
         ),
     ),
@@ -223,7 +225,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "cluster.compute.node_factors={-1:2}",
         "cluster.compute.node_factors.-1",
-        "there is no such rank here; use 0 to 7.",
+        "the run has no such rank; use 0 to 7.",
     ),
     (
         "cluster.compute_time=log_normal cluster.compute_time.cv=nan",

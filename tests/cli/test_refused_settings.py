@@ -156,7 +156,7 @@ BAD: list[tuple[str, str, str]] = [
         "data.root",
         "get wmt16_en_de.tar.gz from https://drive.google.com/uc?export=download&id=",
     ),
-    ("model=torchvision model.arch=vgg", "model.arch", "is no classifier of torchvision. Did you"),
+    ("model=torchvision model.arch=vgg", "model.arch", "is not a torchvision classifier. Did you"),
     (
         "model=torchvision model.arch=alexnet data=digits",
         "model.arch",
@@ -193,16 +193,16 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("checkpoint.keep=0", "checkpoint.keep", "0 must be at least 1."),
     ("checkpoint.every=3", "checkpoint.every", "Did you mean 'checkpoint.every_steps'?"),
-    ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "there is no such rank here; use 0 to 7."),
+    ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "the run has no such rank; use 0 to 7."),
     (
         "algo=gap_aware faults.slow_nodes={8:2}",
         "faults.slow_nodes.8",
-        "there is no such rank here; use 0 to 7.",
+        "the run has no such rank; use 0 to 7.",
     ),
     (
         "cluster.compute.node_factors={8:2}",
         "cluster.compute.node_factors.8",
-        "there is no such rank here; use 0 to 7.",
+        "the run has no such rank; use 0 to 7.",
     ),
     (
         "optim.lr=${nodez}",
@@ -273,7 +273,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=timing_only model.sample_steps=null data=text data.path=x",
         "model.sample_steps",
-        "the length of an epoch of text is unknown: set it.",
+        "text has no known epoch length: set it.",
     ),
     ("data=hf", "data.path", "name a data set or a folder: data=hf:roneneldan/TinyStories"),
     ("data=hf:x data.tokens=1", "data.tokens", "1 do not make a block of 64."),

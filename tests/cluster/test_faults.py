@@ -450,7 +450,7 @@ def test_a_crashed_worker_goes_on_from_its_state(what: Any) -> None:
         (
             lambda: Faults(drop_probability=0.1, resend_seconds=None),
             "faults.resend_seconds",
-            "no algorithm here survives",
+            "no algorithm tolerates",
         ),
         (lambda: Faults(resend_seconds=0.0), "faults.resend_seconds", "0.0 must be positive"),
         (
@@ -463,17 +463,17 @@ def test_a_crashed_worker_goes_on_from_its_state(what: Any) -> None:
         (
             lambda: Faults(churn_per_hour=1.0).check_real(2),
             "faults",
-            "only the simulator has churn_per_hour: use network=sim",
+            "only the simulator supports churn_per_hour: use network=sim",
         ),
         (
             lambda: events(Event("crash", (1, 9))).check(8, 1),
             "faults.events[0].ranks",
-            "9 is no rank here; use 0 to 8.",
+            "the run has no rank 9; use 0 to 8.",
         ),
         (
             lambda: events(Event("slow_node", (8,), factor=2.0)).check(8, 1),
             "faults.events[0].ranks",
-            "8 is no rank here; use 0 to 7.",
+            "the run has no rank 8; use 0 to 7.",
         ),
         (
             lambda: events(Event("partition", (0, 1))).check(2, 0),

@@ -25,12 +25,10 @@ def test_a_run_outside_what_its_profile_was_validated_for_says_what_differs(tmp_
     limits = "(10 Gbit/s, up to 32 nodes, models of 102 MB)"
     assert warning(tmp_path, *paper) == []
     assert warning(tmp_path, *paper, "cluster.bandwidth=1Gbit/s", "nodes=64") == [
-        f"Outside what the times of cluster=sgp_ethernet were validated for {limits}: "
-        "1 Gbit/s, 64 nodes."
+        f"Outside the validated range of cluster=sgp_ethernet {limits}: 1 Gbit/s, 64 nodes."
     ]
     assert warning(tmp_path, *paper, "timed_as.num_parameters=1000000000") == [
-        f"Outside what the times of cluster=sgp_ethernet were validated for {limits}: "
-        "a model of 4 GB."
+        f"Outside the validated range of cluster=sgp_ethernet {limits}: a model of 4 GB."
     ]
 
 

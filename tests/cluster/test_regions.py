@@ -213,7 +213,7 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
         (
             lambda: cluster(node_bandwidth_up={9: 1.0}).check(8, 1),
             "cluster.links.node_bandwidth_up.9",
-            "there is no such rank here; use 0 to 8.",
+            "the run has no such rank; use 0 to 8.",
         ),
         (lambda: region(-1), "cluster.links.regions.nodes", "-1 must be zero or positive"),
         (lambda: region(1, up=0.0), "cluster.links.regions.bandwidth_up", "0.0 must be positive"),
@@ -225,12 +225,12 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
         (
             lambda: cluster(regions=TWO).check(8, 0),
             "cluster.links.regions",
-            "they have 2 + 2 = 4 nodes, but the run has 8: use nodes=4, or other regions.",
+            "the regions have 2 + 2 = 4 nodes, but the run has 8: use nodes=4, or other regions.",
         ),
         (
             lambda: cluster(regions=(region(1, latency=(1.0, 2.0, 3.0)), region(1))).check(2, 0),
             "cluster.links.regions[0].latency_seconds",
-            "it has 3 values; write one, or one for each of the 2 regions.",
+            "3 values for 2 regions: give one, or one per region.",
         ),
         (
             lambda: cluster(regions=TWO, collective="tree"),
@@ -289,7 +289,7 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
         (
             ("cluster=regions_2x4", "nodes=16"),
             "cluster.links.regions",
-            "they have 4 + 4 = 8 nodes, but the run has 16: use nodes=8, or other regions.",
+            "the regions have 4 + 4 = 8 nodes, but the run has 16: use nodes=8, or other regions.",
         ),
     ],
 )  # fmt: skip

@@ -45,15 +45,15 @@ def test_a_trace_is_crashes_of_ranks(tmp_path: Path) -> None:
     assert smaller.trace is None and [event.ranks for event in smaller.timed] == [[1], [0], [1]]
     assert Faults(trace=faults.trace, trace_sha256=faults.trace_sha256) == faults
     trace(tmp_path, "0,add,a")
-    with pytest.raises(ConfigError, match=r"^faults\.trace_sha256: .* has other contents"):
+    with pytest.raises(ConfigError, match=r"^faults\.trace_sha256: .* has different contents"):
         Faults(trace=faults.trace, trace_sha256=faults.trace_sha256)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["0,add,a", "1,remove,a", "2,remove,a"], "line 3: a is removed twice; line 2 did so"),
-        (["0,add,a", "1,add,a"], "line 2: a is added twice; line 1 did so already."),
+        (["0,add,a", "1,remove,a", "2,remove,a"], "line 3: a is removed twice, first in line 2"),
+        (["0,add,a", "1,add,a"], "line 2: a is added twice, first in line 1."),
         (["0,jump,a"], "line 1: '0,jump,a' is not 'milliseconds,add|remove,node'"),
         (["-5,add,a"], "line 1: '-5,add,a' is not 'milliseconds,add|remove,node' with a time of"),
         (["5,add,a", "3,add,b"], "line 2: 3 ms is before the line above."),

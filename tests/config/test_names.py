@@ -185,8 +185,8 @@ def test_a_name_elsewhere(arguments: str, key: str, capsys: pytest.CaptureFixtur
     [
         (
             "timed_as.model=llama_10B",
-            "model: there is no model 'llama_10B'. Did you mean 'llama_10b'? One of your own needs "
-            "its time, for example cluster.compute.step_seconds.llama_10B=1s.",
+            "model: there is no model 'llama_10B'. Did you mean 'llama_10b'? Your own model needs "
+            "a time, for example cluster.compute.step_seconds.llama_10B=1s.",
         ),
         (
             "timed_as.model=my_7b cluster.step_seconds.my_7b=3.48",

@@ -212,7 +212,7 @@ def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> N
     del weights[key]
     tensors.save_file(weights, file, {"format": "pt"})
     assert refused_model(*overrides) == (
-        f"model.path: '{path}' misses the weights {name}: get the model again."
+        f"model.path: '{path}' lacks the weights {name}: get the model again."
     )
 
 
@@ -228,7 +228,7 @@ def test_only_the_last_layer_of_a_classifier_may_be_new(tmp_path: Path) -> None:
     config.patch_size = 2
     config.save_pretrained(path)
     assert refused_model(*overrides).startswith(
-        f"model.path: '{path}' misses the weights vit.embeddings."
+        f"model.path: '{path}' lacks the weights vit.embeddings."
     )
 
 
@@ -253,7 +253,7 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
         ),
         (
             [f"model=hf:{model}"],
-            f"model.path: '{model}' has no weights: with model.pretrained=false they are drawn "
+            f"model.path: '{model}' has no weights: use model.pretrained=false to draw them "
             "from the seed.",
         ),
         (

@@ -187,7 +187,7 @@ def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
     engine = make(problem)
     (gradient,) = start(problem, engine, 1)
     gradient.params.add_(1)
-    with pytest.raises(WrittenAfterSend, match="the parameters of rank 0"):
+    with pytest.raises(WrittenAfterSend, match="the parameter vector of rank 0"):
         engine.finish(gradient)
 
 

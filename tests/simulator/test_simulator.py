@@ -270,25 +270,25 @@ async def awaits_no_all_reduce(worker: Worker) -> None:
             writes_while_a_message_travels,
             machines(latency=1.0),
             Exception,
-            "a message from rank 0 to rank 1 .*was written to after it had been given away",
+            "a message from rank 0 to rank 1 .*was written to after being handed over",
         ),
         (
             writes_while_a_message_lies_unread,
             machines(),
             RankFailed,
-            "rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone",
+            "rank 1, step -1: WrittenAfterSend: a message from rank 0 .*pass a clone",
         ),
         (
             writes_to_what_is_averaged,
             machines(),
             Exception,
-            "what rank 0 gave to all-reduce 0 was written to",
+            "the tensor that rank 0 passed to all-reduce 0 was written to",
         ),
         (
             writes_while_a_gradient_is_computed,
             machines(),
             Exception,
-            "the parameters of rank 0, at which its gradient 0 is being computed, was written to",
+            "the parameter vector of rank 0, at which gradient 0 is being computed, was written to",
         ),
         (
             leaves_a_message_unread,
@@ -300,7 +300,7 @@ async def awaits_no_all_reduce(worker: Worker) -> None:
             leaves_a_message_unread,
             machines(latency=5.0),
             LeftInFlight,
-            r"1 message\(s\) are still travelling",
+            r"1 message\(s\) are still in flight",
         ),
         (
             awaits_no_all_reduce,

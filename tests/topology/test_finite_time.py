@@ -114,8 +114,8 @@ def test_algorithms_with_equal_weights_refuse_others() -> None:
     ("weights", "sentence"),
     [
         ((), "in step 0 node 0 has 1 peers and 0 weights."),
-        ((0.0,), "in step 0 the weights of node 0 must be positive, and at most 1 in all."),
-        ((1.1,), "in step 0 the weights of node 0 must be positive, and at most 1 in all."),
+        ((0.0,), "in step 0 the weights of node 0 must be positive and sum to at most 1."),
+        ((1.1,), "in step 0 the weights of node 0 must be positive and sum to at most 1."),
     ],
 )
 def test_bad_weights_are_refused(weights: tuple[float, ...], sentence: str) -> None:

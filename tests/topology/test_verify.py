@@ -73,7 +73,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1,), (5,)),)),
         2,
         "columns",
-        "in step 0 node 1 sends to node 5, which is not there; nodes are 0 to 1.",
+        "in step 0 node 1 sends to node 5, which does not exist; nodes are 0 to 1.",
     ),
     "twice": (
         Literal((((1,), (0, 0)),)),
@@ -128,8 +128,8 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         3,
         "balanced",
         (
-            "it needs as many messages out as in: in step 0 node 0 sends 2 and receives 1; use "
-            "network=gloo."
+            "it needs equal numbers of sent and received messages: in step 0 node 0 sends 2 and "
+            "receives 1; use network=gloo."
         ),
     ),
 }
@@ -251,18 +251,22 @@ BAD_FILES = [
     ("0 ²\n", "line 1: '0 ²' is neither"),
     ("0 99999999999999999999\n", "line 1: '0 99999999999999999999' is neither"),
     (b"\xff\xfe0 1\n", "is neither"),
-    ("0 1\n0 1 0\n", "line 2: either every line names a step or none does."),
-    ("0 1\n1 1\n", "line 2: in step 0 node 1 sends to itself; it keeps its own share anyway."),
-    ("0 1\n1 0\n0 1\n", "line 3: step 0 has the edge 0 -> 1 already, in line 1."),
+    ("0 1\n0 1 0\n", "line 2: either every line has a step or none does."),
+    (
+        "0 1\n1 1\n",
+        "line 2: in step 0 node 1 sends to itself; remove the edge, as a node always "
+        "keeps its own share.",
+    ),
+    ("0 1\n1 0\n0 1\n", "line 3: step 0 repeats the edge 0 -> 1 of line 1."),
     (
         "#\n\n0 1\n1 0\n2 3\n1 0\n2 3\n0 1\n",
-        "line 6: step 0 has the edge 1 -> 0 already, in line 4.",
+        "line 6: step 0 repeats the edge 1 -> 0 of line 4.",
     ),
     ("0 1\r\n#\r\n2 2\r\n", "line 3: in step 0 node 2 sends to itself"),
-    ("0 1\n1 0 # back\n0 1 0\n0 x\n", "line 3: either every line names a step or none does."),
+    ("0 1\n1 0 # back\n0 1 0\n0 x\n", "line 3: either every line has a step or none does."),
     ("0 0 1\n2 1 0\n", "steps are numbered 0, 1, 2, ...; step 1 has no edge."),
     ("0 1\n1 2\n2 0\n0 4\n4 0\n", "step 0 has the edge 0 -> 4, but nodes=4 are numbered 0 to 3."),
-    ("0 1\n1 2\n2 0\n", "node 3 is in no edge, but nodes=4 need one each."),
+    ("0 1\n1 2\n2 0\n", "node 3 has no edge, but each of nodes=4 needs one."),
 ]
 
 
@@ -292,7 +296,7 @@ def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
     assert one.name != other.name
     with pytest.raises(
         ConfigError,
-        match=r"^algo.topology.sha256: \S+/graph.txt has other contents, whose checksum is ",
+        match=r"^algo.topology.sha256: \S+/graph.txt has different contents, with the checksum ",
     ):
         made("2 0\n0 1\n1 2\n", f"algo.topology.sha256={config['topology']['sha256']}")
 
@@ -344,9 +348,9 @@ class HeavyHops(EvenHops):
             HeavyHops(),
             9,
             {"weighted": True},
-            "in step 0 the weights of node 0 must be positive, and",
+            "in step 0 the weights of node 0 must be positive and",
         ),
-        (HeavyHops(share=0.4), 9, {}, "in step 0 the graph gives node 0 others"),
+        (HeavyHops(share=0.4), 9, {}, "in step 0 the graph gives node 0 unequal ones"),
         (Ring(), 5, {"needs": "odd with even"}, "edges between odd and even ranks only: in step 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every codec that takes time, by name, with its usual settings."""
+"""All codecs whose computation takes time, by name, with their default settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs that send every number: as it is, or as a bfloat16."""
+"""Codecs that send every number, unchanged or as a bfloat16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity(Codec):
-    """The vector as it is; unbiased."""
+    """The vector unchanged; unbiased."""
 
     name: ClassVar[str] = "none"
     dtype: ClassVar[str | None] = None
@@ -36,7 +36,7 @@ class Identity(Codec):
 
 @dataclass(frozen=True)
 class BF16(Codec):
-    """bfloat16, 16 bits for a number, rounded to the nearest; biased."""
+    """bfloat16, 16 bits per number, rounded to the nearest; biased."""
 
     name: ClassVar[str] = "bf16"
     dtype: ClassVar[str | None] = "bfloat16"
@@ -53,7 +53,7 @@ class BF16(Codec):
 
 @dataclass(frozen=True)
 class Truncate16(BF16):
-    """bfloat16 by dropping the low 16 bits of float32, towards zero (Li et al. 2018)."""
+    """bfloat16 by truncating the low 16 bits of float32, towards zero (Li et al. 2018)."""
 
     name: ClassVar[str] = "truncate16"
 
@@ -65,6 +65,6 @@ class Truncate16(BF16):
 
 
 def codes(algo: object) -> bool:
-    """Return whether an algorithm has a codec other than `Identity`."""
+    """Return whether an algorithm uses a codec other than `Identity`."""
     values = [getattr(algo, field.name) for field in fields(algo)]  # type: ignore[arg-type]
     return any(isinstance(value, Codec) and not isinstance(value, Identity) for value in values)

@@ -1,9 +1,9 @@
-"""The interface of codecs, which encode a vector [n] that is made of tensors of known shapes.
+"""The interface of codecs, which encode a vector [n] that consists of tensors of known shapes.
 
-A message is a contiguous tensor: of one torch type if that is enough, else of bytes. Scales and
+A message is a contiguous tensor: of a torch type if one suffices, else of bytes. Scales and
 chunks are per tensor. All codecs but `Identity` are biased: an algorithm either sends the error
-later (error feedback) or documents that it does not. Most codecs cannot encode infinity or NaN, so
-such numbers end training as diverged (`check_finite`).
+later (error feedback) or documents that it does not. Most codecs cannot encode infinity or NaN;
+these values stop the run as diverged (`check_finite`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Codec:
     ) -> Tensor:
         """Return the message of ``x`` [n]; a random codec draws from ``seed``, known to receivers.
 
-        Raises NotFinite, or gives ``later`` the check, as `check_finite`.
+        Raises NotFinite, or passes the check to ``later``, like `check_finite`.
         """
         import torch
 
@@ -60,7 +60,7 @@ class Codec:
         return self.from_message(message, [*shapes.values()], like, seed)
 
     def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
-        """Return the vector [n] for the coefficients [n] that `decode` returned."""
+        """Return the vector [n] that has the coefficients [n] returned by `decode`."""
         return coefficients
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Codec:
         return [self.length([*shapes.values()])]
 
     def work(self, shapes: Sequence[Shape]) -> int:
-        """Return how many numbers are coded for a vector of these shapes, in equal times."""
+        """Return how many numbers are coded for a vector of these shapes, each in equal time."""
         return numel(shapes)
 
 
@@ -90,8 +90,8 @@ def check_finite(
     """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
     x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
-    later: receives the check of a vector on a GPU, which has to wait for the device. Until it is
-        made, other ranks may fail because of the same numbers.
+    later: receives the check of a vector on a GPU, which has to wait for the device. Until it runs,
+        other ranks may fail because of the same numbers.
     """
     if x.is_meta or not x.numel():
         return

@@ -1,4 +1,4 @@
-"""Encoding of a worker's vectors, and means of the vectors that all workers encode."""
+"""Encoding and decoding of a worker's vectors, and means of all workers' encoded vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Coder:
 
     losses: name of the state in which `mean` accumulates the codec's errors, to be sent later
         (error feedback)
-    decay: factor of these errors from one message to the next
+    decay: factor that these errors are multiplied by from one message to the next
     shapes: shapes of the tensors in a vector; by default the shapes of the model's parameters
     """
 
@@ -36,7 +36,7 @@ class Coder:
         self.work = codec.work([*self.shapes.values()])
 
     async def encode(self, x: Tensor, k: int) -> Tensor:
-        """Return the message of ``x`` [n] in step ``k``."""
+        """Return the message that encodes ``x`` [n] in step ``k``."""
         seed = seed_of(self.worker.rank, k)
         message = self.codec.encode(x, self.shapes, seed, self.worker.check_later)
         await self.worker.code("encode", self.codec.name, self.work)

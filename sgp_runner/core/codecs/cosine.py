@@ -24,7 +24,8 @@ class CosineTopK(Codec):
     """The ``k`` largest coefficients of every chunk's orthonormal DCT, with indices; biased.
 
     The chunks of a matrix are blocks whose sides are the largest divisors of the matrix's sides up
-    to ``side``. The chunks of a vector are runs, whose length is chosen likewise.
+    to ``side``. The chunks of a vector are consecutive entries, and their length is chosen in the
+    same way.
     """
 
     k: int
@@ -74,7 +75,7 @@ class CosineTopK(Codec):
 
 
 class Chunks:
-    """The chunks of one tensor, and their cosine transform."""
+    """The chunks of one tensor and their cosine transform."""
 
     def __init__(self, shape: Shape, side: int) -> None:
         self.numel = numel([shape])
@@ -110,7 +111,7 @@ def largest_divisor(number: int, limit: int) -> int:
 
 @functools.cache
 def cosines(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the orthonormal DCT-II as a matrix [n, n].
+    """Return the matrix [n, n] of the orthonormal DCT-II.
 
     Zeros of the cosine are exact, because DeMo would take the sign of a rounding error.
     """

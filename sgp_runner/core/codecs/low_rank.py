@@ -1,4 +1,4 @@
-"""Matrices as products of thin ones."""
+"""A codec that sends matrices as products of thin matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LowRank(Codec):
-    """A matrix as the product of two thin ones, from one power iteration; biased.
+    """A matrix as the product of two thin matrices, from one power iteration; biased.
 
     A message has ``p = orthonormal(m q)`` and ``m^T p`` for each worker's own matrix ``m`` (Vogels
     et al. 2019); the seed of the random ``q`` is known to receivers. Vectors are sent unchanged.
@@ -70,7 +70,7 @@ class LowRank(Codec):
         return joined(out)
 
     def work(self, shapes: Sequence[Shape]) -> int:
-        """Return the numbers of all factored matrices, once for each column of a factor."""
+        """Return the total size of all factored matrices, times the columns of a factor."""
         return self.rank * sum(prod(shape) for shape in shapes if len(self.sizes(shape)) > 1)
 
     def length(self, shapes: Sequence[Shape]) -> int:

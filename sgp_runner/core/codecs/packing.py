@@ -1,4 +1,4 @@
-"""Packing of whole numbers with few bits, and of float32 numbers, into bytes."""
+"""Packing of integers of a few bits, and of float32 numbers, into bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return ``numbers`` as a tensor, copied to its device once."""
+    """Return ``numbers`` as a tensor on ``device``; the copy is made once and cached."""
     import torch
 
     return to_device(torch.tensor(numbers, dtype=dtype), device)
@@ -26,7 +26,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 
 def pack(values: Tensor, bits: int) -> Tensor:
-    """Pack whole numbers [n] of ``bits`` bits each without gaps: uint8 [ceil(n bits / 8)]."""
+    """Pack integers [n] of ``bits`` bits each into uint8 [ceil(n bits / 8)], without gaps."""
     import torch
 
     if bits == 8:

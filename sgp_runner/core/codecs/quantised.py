@@ -1,4 +1,4 @@
-"""Codecs that send a few bits for every number, and one or more scales for each tensor."""
+"""Codecs that send a few bits per number and one or more scales per tensor."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ BOUNDS = (2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0)))
 
 
 class Quantised(Codec):
-    """First ``scales`` float32 numbers for each tensor, then a code of ``bits`` bits per number.
+    """A codec that sends ``scales`` float32 numbers per tensor, then ``bits`` bits per number.
 
-    On a GPU all tensors are coded together, so that the number of kernels does not grow with
-    theirs. A reduction adds up in another order there.
+    On a GPU all tensors are coded together, so that the number of kernels does not depend on the
+    number of tensors. Reductions add up in a different order there.
     """
 
     scales: ClassVar[int] = 1
@@ -51,16 +51,16 @@ class Quantised(Codec):
     def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
         """Return the decoded numbers [n] in the type of ``like``.
 
-        table: what `table` returns
-        which: the group of each number, or of all
+        table: the vector that `table` returned
+        which: the group of each number, or one group for all numbers
         """
 
     def table(self, scales: Tensor) -> Tensor:
-        """Return what decoding needs of ``scales`` [groups, scales], as a vector."""
+        """Return the vector that decoding needs, computed from ``scales`` [groups, scales]."""
         return scales.view(-1)
 
     def groups(self, shapes: Sequence[Shape]) -> Sequence[Shape]:
-        """Return the shapes of the parts of a vector that have their own scales."""
+        """Return the shapes of the groups of a vector, each of which has its own scales."""
         return shapes
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
@@ -84,15 +84,15 @@ class Quantised(Codec):
 
 
 class Scaled(Quantised):
-    """Quotients by one scale, which is made of max|x|."""
+    """A codec that divides by one scale per group, which is computed from max|x|."""
 
     @abstractmethod
     def scales_of(self, tops: Tensor) -> Tensor:
-        """Return the scales [groups] for max|x| of each."""
+        """Return the scales [groups] for ``tops`` [groups], the max|x| of each group."""
 
     @abstractmethod
     def codes(self, x: Tensor, unit: Tensor) -> Tensor:
-        """Return the codes [n] for the divisors ``unit`` [n], or one divisor."""
+        """Return the codes [n] of ``x`` [n] / ``unit``, which is [n] or a single number."""
 
     def coded(self, x: Tensor, groups: Sequence[Shape]) -> tuple[Tensor, Tensor]:
         import torch
@@ -108,7 +108,7 @@ class Scaled(Quantised):
 
 @dataclass(frozen=True)
 class Int8(Scaled):
-    """8 bits per number: ``round(127 x / max|x|)``, and one scale per tensor; biased."""
+    """8 bits per number, ``round(127 x / max|x|)``, and one scale per tensor; biased."""
 
     name: ClassVar[str] = "int8"
     bits: ClassVar[int] = 8
@@ -154,7 +154,7 @@ class Quantize8(Codec):
 
 @dataclass(frozen=True)
 class FP4(Scaled):
-    """4 bits per number, E3M0: a sign, and zero or one of seven powers of two; biased.
+    """4 bits per number, E3M0: a sign and either zero or one of seven powers of two; biased.
 
     Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor.
     Numbers are rounded to the nearest, ties away from zero; larger numbers are clipped. Streaming
@@ -185,10 +185,10 @@ class FP4(Scaled):
 
 @dataclass(frozen=True)
 class TwoBit(Quantised):
-    """2 bits per number, and five numbers per tensor; biased, but preserves the sum.
+    """2 bits per number and five float32 numbers per tensor; biased, but preserves the sum.
 
-    With s the mean of a tensor and w = 6/4 of its standard deviation, a number's code is
-    ``clip(round((x - s) / w + 2), 0, 3)``; it is decoded as the mean of the numbers of its code
+    With s the mean of a tensor and w = 6/4 of its standard deviation, the code of a number x is
+    ``clip(round((x - s) / w + 2), 0, 3)``; it is decoded as the mean of all numbers with that code
     (Sarfi et al. 2025). The five numbers are s and, for each code, the mean of ``x - s``.
     """
 
@@ -239,11 +239,11 @@ class TwoBit(Quantised):
 
 @dataclass(frozen=True)
 class Sign(Quantised):
-    """1 bit per number, its sign, and a scale ``s``: ``s`` or ``-s``, and ``s`` for 0; biased.
+    """1 bit per number, its sign, and a scale ``s``; decoded as ``s`` or ``-s`` (0: ``s``); biased.
 
-    scale: s of d numbers x: l1: |x|_1 / d, whose error is the smallest and never larger than x; l2:
-        |x|_2 / sqrt(d), with the norm of x, whose error is larger than x if a few numbers are much
-        larger than the others
+    scale: s of d numbers x: l1: |x|_1 / d, with the smallest error, whose norm never exceeds that
+        of x; l2: |x|_2 / sqrt(d), which has the norm of x; the error has a larger norm than x if a
+        few numbers are much larger than the others
     per: extent of a scale: tensor, or vector (all tensors)
     """
 
@@ -260,7 +260,7 @@ class Sign(Quantised):
         return shapes if self.per == "tensor" or not shapes else [(numel(shapes),)]
 
     def scale_of(self, x: Tensor, count: int) -> Tensor:
-        """Return the scale of ``count`` numbers in a tensor ``x``; the others are 0."""
+        """Return the scale of a tensor ``x`` of which all but ``count`` numbers are 0."""
         count = max(count, 1)
         return x.abs().sum() / count if self.scale == "l1" else x.norm() / count**0.5
 
@@ -280,21 +280,21 @@ class Sign(Quantised):
 
 
 def signs(codes: Tensor, like: Tensor) -> Tensor:
-    """Return 1 or -1 for each of ``codes``, 1 or 0, in the type of ``like``."""
+    """Return 1 for each code 1 and -1 for each code 0, in the type of ``like``."""
     return codes.to(like.dtype).mul_(2).sub_(1)
 
 
 def divisor(scales: Tensor) -> Tensor:
-    """Return ``scales``, and infinity for 0, so that the quotients are 0 too."""
+    """Return ``scales`` with infinity instead of 0, so that quotients by it are 0."""
     import torch
 
     return torch.where(scales > 0, scales, inf)
 
 
 def pieces_of(groups: Sequence[Shape], *vectors: Tensor) -> Iterator[tuple[Any, ...]]:
-    """Cut ``vectors`` [n] alike; yield the numbers of the groups of a piece's entries, and it.
+    """Cut ``vectors`` [n] at the same places; yield the group of each entry and the pieces.
 
-    On a CPU a piece is in one group, whose number is yielded, and stays in the cache.
+    On a CPU a piece lies in one group, so a single group number is yielded, and fits in the cache.
     """
     import torch
 
@@ -312,14 +312,14 @@ def pieces_of(groups: Sequence[Shape], *vectors: Tensor) -> Iterator[tuple[Any, 
 
 
 def cuts(count: int, size: int) -> list[int]:
-    """Return the lengths of the pieces of ``count`` numbers, at most ``size``."""
+    """Return the lengths of the pieces of at most ``size`` that ``count`` numbers are cut into."""
     return [min(size, count - begin) for begin in range(0, count, size)]
 
 
 def totals(counts: tuple[int, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Return a function that adds up each of several consecutive runs of numbers on a GPU.
+    """Return a function that sums each of several consecutive segments of a vector on a GPU.
 
-    It adds up pieces first: one block of threads adds up one segment, in a fixed order.
+    It sums pieces of segments first: one block of threads sums one piece, in a fixed order.
     """
     import torch
 

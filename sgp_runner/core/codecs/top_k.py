@@ -1,4 +1,4 @@
-"""The largest numbers of every chunk of a tensor."""
+"""A codec that sends the largest numbers of every chunk of a tensor."""
 
 from __future__ import annotations
 
@@ -99,18 +99,18 @@ class TopK(Codec):
         return 4 * numel(counts) if self.bits == 32 else TwoBit().length(counts)
 
     def counts(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Return the count of sent numbers of each tensor, as the shape of a vector."""
+        """Return how many numbers of each tensor are sent, as shapes of vectors."""
         return [(kept_of(shape, self.side, self.k),) for shape in shapes]
 
 
 @dataclass(frozen=True)
 class EqualChunks:
-    """The chunks of one size, of all tensors of a vector; they are coded together.
+    """All chunks of one size in the tensors of a vector, which are encoded together.
 
     size: numbers in a chunk
-    start: [chunks, 1], place of a chunk's first number in the vector
-    width, gap: [chunks, 1], numbers in a row of a chunk, and between its rows
-    slots: [chunks, k], places in the message
+    start: [chunks, 1], index of a chunk's first number in the vector
+    width, gap: [chunks, 1], count of numbers in a row of a chunk, and between two of its rows
+    slots: [chunks, k], indices in the message
     """
 
     size: int
@@ -120,7 +120,7 @@ class EqualChunks:
     slots: Tensor
 
     def places(self, within: Tensor) -> Tensor:
-        """Return places in the vector for places ``within`` each chunk, [m] or [chunks, m]."""
+        """Return indices in the vector for indices ``within`` each chunk, [m] or [chunks, m]."""
         return self.start + within + within // self.width * self.gap
 
 
@@ -128,7 +128,7 @@ class EqualChunks:
 def equal_chunks(
     shapes: tuple[Shape, ...], side: int, k: int, device: torch.device
 ) -> list[EqualChunks]:
-    """Return the chunks of a vector's tensors by size, copied to their device once."""
+    """Return the chunks of a vector's tensors, grouped by size, and cache them on ``device``."""
     import torch
 
     blocks, end = [], 0
@@ -163,5 +163,5 @@ def blocks_of(shape: Shape, side: int) -> Iterator[tuple[int, int, int, int]]:
 
 @functools.cache
 def kept_of(shape: Shape, side: int, k: int) -> int:
-    """Return the count of sent numbers of a tensor."""
+    """Return how many numbers of a tensor are sent."""
     return sum(min(k, size) for size, *_ in blocks_of(shape, side))

@@ -1,17 +1,17 @@
-"""Means of vectors over all workers in two phases, of which only signs and scales are sent.
+"""Means of vectors over all workers in two phases that send only signs and scales.
 
-The all-reduce of 1-bit Adam (Tang et al. 2021), with C the codec `Sign`, and an error of each phase
-that is added to the next vector:
+The all-reduce of 1-bit Adam (Tang et al. 2021), with C the codec `Sign`, and error feedback in each
+phase:
 
     z <- z + e;  c = C(z);  e <- z - c                 send chunk j of c to worker j
     w = mean of all workers' c + e';  d = C(w);  e' <- w - d           gather the chunks d
 
-All of this is per tensor, or for the whole vector, as the codec's scales are. A worker has as many
-chunks as there are workers, of ceil(D / 8 n) bytes, and serves one of them, to which its ``e'``
-belongs. In each phase it sends n - 1 chunks, each with the scales. Scales in the second phase are
-those of a chunk. All workers end with the same bytes, and the sum of all means plus mean e and e'
-is the sum of all mean z. A worker encodes a vector and a chunk, and decodes three vectors and a
-chunk: what it encodes, for the errors, and what it receives.
+All of this is done per tensor or for the whole vector, like the codec's scales. A vector is cut
+into n chunks of ceil(D / 8 n) bytes, one per worker; each worker averages its chunk and keeps the
+error ``e'`` for it. In each phase it sends n - 1 chunks, each with the scales. In the second phase,
+the scales are computed per chunk. All workers end up with the same bytes, and the sum of all means
+plus mean e and e' is the sum of all mean z. A worker encodes a vector and a chunk, and decodes
+three vectors and a chunk: those that it encodes, to get their errors, and those that it receives.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class SignMean:
-    """Means of vectors [D] by signs; its errors ``error`` and ``served_error`` are named state.
+    """Means of vectors [D] from signs; ``error`` and ``served_error`` are named state.
 
-    In these methods a vector is also n rows. Row j contains chunk j of every group, one after the
-    other; a group consists of the tensors that share a scale. Zeros fill a group up to n chunks of
-    whole bytes.
+    These methods also represent a vector as n rows. Row j contains chunk j of every group, one
+    after the other; a group consists of the tensors that share a scale. A group is padded with
+    zeros to n chunks of whole bytes.
 
     sizes: lengths of the groups. widths: lengths of their chunks
     """
@@ -81,16 +81,16 @@ class SignMean:
         return self.vector(self.decode(messages))
 
     async def coding(self, share: float) -> None:
-        """Take the time to encode a ``share`` of a vector, and to decode it for the error."""
+        """Take the simulated time to encode a ``share`` of a vector and decode it for its error."""
         await self.worker.code("encode", self.codec.name, share * sum(self.sizes))
         await self.worker.code("decode", self.codec.name, share * sum(self.sizes))
 
     async def receiving(self) -> None:
-        """Take the time of decoding n chunks, a vector in all."""
+        """Take the simulated time to decode n chunks, which make up one vector."""
         await self.worker.code("decode", self.codec.name, sum(self.sizes), "always")
 
     async def exchanged(self, messages: Sequence[Tensor]) -> list[Tensor]:
-        """Send message j to worker j; return the messages of all workers for this one."""
+        """Send message j to worker j; return the messages of all workers to this worker."""
         comm, rank = self.worker.comm, self.worker.rank
         for j, message in enumerate(messages):
             if j != rank:
@@ -99,12 +99,12 @@ class SignMean:
 
     @property
     def served(self) -> list[int]:
-        """The numbers of each group that are in this worker's chunk."""
+        """The count of numbers of each group in this worker's chunk, without padding."""
         rank, both = self.worker.rank, zip(self.sizes, self.widths, strict=True)
         return [max(0, min(width, size - rank * width)) for size, width in both]
 
     def without_filling(self, chunk: Tensor) -> Tensor:
-        """Zero the numbers of this worker's ``chunk`` that no vector has, in place; return it."""
+        """Zero the padding of this worker's ``chunk`` in place; return the chunk."""
         for part, count in zip(chunk.split_with_sizes(self.widths), self.served, strict=True):
             part[count:] = 0
         return chunk
@@ -122,9 +122,9 @@ class SignMean:
         return joined([rows.new_empty(0), *(part.reshape(-1)[:size] for part, size in parts)])
 
     def encode(self, rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """Return the message of each row: the scales of all ``rows``, and the signs of the row.
+        """Return the message of each row: the scales of all ``rows`` and the signs of the row.
 
-        counts: numbers of each group that are not filling
+        counts: count of numbers in each group without padding
         """
         parts = zip(rows.split_with_sizes(self.widths, 1), counts, strict=True)
         scales = [self.codec.scale_of(part, count).float()[None] for part, count in parts]
@@ -132,7 +132,7 @@ class SignMean:
         return [joined([head, pack(row >= 0, 1)]) for row in rows]
 
     def decode(self, messages: Sequence[Tensor]) -> Tensor:
-        """Return the row of each message."""
+        """Return the rows that the messages encode."""
         import torch
 
         count, total, like = 4 * len(self.sizes), sum(self.widths), self.worker.params
@@ -154,24 +154,24 @@ def empty(like: Tensor, num_bytes: int) -> Tensor:
 
 
 def beside(like: Tensor, n: int, parts: Sequence[Tensor]) -> Tensor:
-    """Return ``parts`` of n rows each as one tensor of n rows, in the type of ``like``."""
+    """Concatenate ``parts`` of n rows each along the columns, in the type of ``like``."""
     import torch
 
     return torch.cat([like.new_empty(n, 0), *parts], 1)
 
 
 def check_sign(codec: Codec) -> None:
-    """Raise ConfigError for a codec that `mean_in_two_phases` does not use."""
+    """Raise ConfigError for a codec that `mean_in_two_phases` does not support."""
     if not isinstance(codec, Sign | Identity):
         name = getattr(codec, "name", type(codec).__name__)
         raise ConfigError(
             "algo.codec",
-            f"means in two phases are of signs, not of {name}: use codec=sign, sign_l2 or none.",
+            f"averaging in two phases sends signs, not {name}: use codec=sign, sign_l2 or none.",
         )
 
 
 def mean_in_two_phases(worker: Worker, codec: Codec) -> Callable[[Tensor], Awaitable[Tensor]]:
-    """Return a function to average vectors [D] over all workers: a `SignMean`, or exact."""
+    """Return a function that averages vectors [D] over all workers, by signs or exactly."""
     return SignMean(worker, codec) if isinstance(codec, Sign) else worker.comm.all_reduce
 
 

@@ -1,4 +1,4 @@
-"""Adam and AdamW."""
+"""The optimizers Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Adam:
         (Goyal et al. 2017); null: no scaling
     beta1: decay of the mean of gradients
     beta2: decay of the mean of squared gradients
-    eps: constant that is added to the root of the mean square
+    eps: constant added to the root of the mean square, for numerical stability
     weight_decay: its product with the parameters is added to the gradient
     """
 
@@ -57,11 +57,11 @@ class Adam:
         return self.decayed(step, params, shapes).mul_(lr)
 
     def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
-        """Return the gradient that the moments take, in the memory of ``g`` [D]."""
+        """Return the gradient that updates the moments, in the memory of ``g`` [D]."""
         return g.add_(params, alpha=self.weight_decay) if self.weight_decay else g
 
     def decayed(self, step: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
-        """Return ``step`` [D], divided by the learning rate; Adam's decay is not decoupled."""
+        """Return ``step`` [D], not yet times the learning rate; Adam has no decoupled decay."""
         return step
 
 
@@ -83,12 +83,12 @@ class AdamW(Adam):
         check_clip("optim", self.clip)
 
     def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
-        """Return the gradient that the moments take, in the memory of ``g`` [D]: it is clipped."""
+        """Clip the gradient that updates the moments, in the memory of ``g`` [D]."""
         clipped(g, self.clip, shapes)
         return g
 
     def decayed(self, step: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
-        """Add the decay of matrices to ``step`` [D], a step divided by the learning rate."""
+        """Add the decay of matrices to ``step`` [D], which is not yet times the learning rate."""
         if self.weight_decay:
             sizes = [prod(shape) for shape in shapes.values()]
             steps, xs = step.split_with_sizes(sizes), params.split_with_sizes(sizes)
@@ -105,17 +105,17 @@ class AdamW(Adam):
 
 
 def adam_of(optim: Optimizer, title: str) -> Adam:
-    """Return ``optim`` for an algorithm that takes Adam's steps; raise ConfigError for others."""
+    """Return ``optim`` if it is Adam or AdamW; raise ConfigError, naming ``title``, for others."""
     if isinstance(optim, Adam):
         return optim
-    what = f"{title} takes the steps of Adam itself"
+    what = f"{title} computes Adam's steps itself"
     if optim.name in ("adam", "adamw"):
-        raise ConfigError("optim", f"{what}, not those of an optimizer of PyTorch: use sgp-run.")
+        raise ConfigError("optim", f"{what} and cannot use a PyTorch optimizer: use sgp-run.")
     raise ConfigError("optim", f"{what}: use optim=adam or optim=adamw, not {optim.name}.")
 
 
 def moments(params: Tensor) -> dict[str, Tensor]:
-    """Return Adam's buffers."""
+    """Return Adam's buffers, filled with zeros."""
     zeros = params.new_zeros
     return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
 
@@ -123,7 +123,7 @@ def moments(params: Tensor) -> dict[str, Tensor]:
 def normalised(
     g: Tensor, buffers: dict[str, Tensor], beta1: float, beta2: float, eps: float
 ) -> Tensor:
-    """Update Adam's moments with ``g``; return the mean / the root of the mean square [D]."""
+    """Update Adam's moments with ``g``; return the mean over the root of the mean square [D]."""
     steps = buffers["steps"].add_(1)
     mean = buffers["mean"].lerp_(g, 1 - beta1)
     square = buffers["square"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
@@ -132,7 +132,7 @@ def normalised(
 
 
 def frozen_divisor(v: Tensor, eps: float, shapes: Shapes) -> Tensor:
-    """Return the divisor [D] of steps by a variance ``v`` [D] that is not up to date.
+    """Return the divisor [D] of steps for a frozen variance ``v`` [D].
 
     It is sqrt(v) + eps, and in each tensor at least `FLOOR` times the root of its mean v: a sign
     cannot be 0, so a parameter whose gradient was always 0 would take steps of its scale / eps.

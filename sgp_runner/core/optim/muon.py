@@ -124,9 +124,9 @@ class Muon:
 
 
 def all_orthogonalised(matrices: Sequence[Tensor], iterations: int) -> list[Tensor]:
-    """Return each of ``matrices`` as `orthogonalised`, as a vector.
+    """Return each of ``matrices``, `orthogonalised`, as a vector.
 
-    A GPU takes those of one shape together, in few kernels; their products round differently.
+    A GPU batches matrices of one shape, in few kernels; their products round differently.
     """
     out: dict[int, Tensor] = {}
     for group in alike(matrices):
@@ -139,7 +139,7 @@ def all_orthogonalised(matrices: Sequence[Tensor], iterations: int) -> list[Tens
 def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
     """Return ``matrix`` [A, B] with all singular values moved to about 1, in bfloat16.
 
-    Of several matrices [n, A, B], each is.
+    A batch [n, A, B] is orthogonalised matrix by matrix.
     """
     import torch
 

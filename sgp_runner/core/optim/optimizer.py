@@ -22,18 +22,18 @@ Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 
 class LocalStep:
-    """A local step ``d`` that is computed and taken piece by piece, so that memory is moved once.
+    """A local step ``d``, computed and taken piece by piece so that memory is traversed once.
 
-    A step is taken once, and keeps nothing afterwards.
+    A step can be taken only once and holds no references afterwards.
 
-    take: called with the arguments of a call
+    take: function to which a call of the step is forwarded
     """
 
     def __init__(self, take: Callable[[Tensor | None, int], Iterator[slice]]) -> None:
         self.take = take
 
     def __call__(self, weight: Tensor | None = None, parts: int = 1) -> Iterator[slice]:
-        """``z <- (z w - d) / parts`` in place; yield the slice of each piece that is complete.
+        """``z <- (z w - d) / parts`` in place; yield the slice of each piece once it is complete.
 
         z: the parameters [D]
         weight: w [], 1 if None
@@ -44,7 +44,7 @@ class LocalStep:
 
 
 def no_step(params: Tensor) -> LocalStep:
-    """Return the step of a timing study: ``params`` [D] stay zero, and are written once."""
+    """Return the step of a timing study: ``params`` [D] stay zero but are written once."""
 
     def take(weight: Tensor | None, parts: int) -> Iterator[slice]:
         params.zero_()
@@ -56,7 +56,7 @@ def no_step(params: Tensor) -> LocalStep:
 class Optimizer(Protocol):
     """A local optimizer.
 
-    lr: peak learning rate, times global batch / lr_reference_batch if there is a reference batch.
+    lr: peak learning rate; scaled by global batch / lr_reference_batch if the latter is set.
     """
 
     @property
@@ -82,13 +82,13 @@ class Optimizer(Protocol):
 
 
 def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
-    """Learning rate at ``epoch``."""
+    """Return the learning rate at ``epoch``."""
     scale = horizon.global_batch / optim.lr_reference_batch if optim.lr_reference_batch else 1.0
     return optim.lr * scale * optim.schedule.factor(epoch, horizon)
 
 
 def check_rates(optim: Optimizer, *rates: str, decays: Sequence[str]) -> None:
-    """Raise ConfigError unless ``rates`` are positive, ``decays`` in [0, 1), the rest in range."""
+    """Raise ConfigError unless ``rates`` are positive, ``decays`` in [0, 1), others in range."""
     check_range("positive", "optim", optim, *rates)
     check_range("[0, 1)", "optim", optim, *decays)
     check_range("not negative", "optim", optim, "weight_decay")
@@ -101,6 +101,6 @@ def check_clip(group: str, clip: float | None) -> None:
 
 
 def clipped(g: Tensor, clip: float | None, shapes: Shapes) -> None:
-    """Scale ``g`` down to the norm ``clip``, in place, if its norm is larger."""
+    """Scale ``g`` in place to the norm ``clip`` if its norm is larger."""
     if clip is not None and not g.is_meta:
         g.mul_((clip / (norm(g, shapes) + 1e-6)).clamp(max=1.0))

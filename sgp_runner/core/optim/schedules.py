@@ -1,7 +1,7 @@
-"""Learning-rate schedules: factors on the peak learning rate, by epoch.
+"""Learning-rate schedules: factors of the peak learning rate, by epoch.
 
-A schedule depends only on the epoch, which is fractional. It therefore means the same for
-synchronous algorithms and for algorithms that count gradients globally.
+A schedule depends only on the fractional epoch, so it is the same for synchronous algorithms and
+for algorithms that count gradients globally.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Horizon:
 
 class Schedule(Protocol):
     def factor(self, epoch: float, horizon: Horizon) -> float:
-        """Learning rate at ``epoch`` as a fraction of the peak."""
+        """Return the learning rate at ``epoch`` as a fraction of the peak."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the peak."""
+    """A constant rate, the peak."""
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
         return 1.0
@@ -67,7 +67,7 @@ class Steps:
         if any(milestone < 0 for milestone in self.milestones):
             raise ConfigError(
                 "optim.schedule.milestones",
-                f"{list(self.milestones)} must be zero or positive epochs.",
+                f"{list(self.milestones)} must be non-negative epochs.",
             )
         positive = ("reference_epochs", "decay", "reference_batch")
         check_range("positive", "optim.schedule", self, *positive)
@@ -89,7 +89,7 @@ class Steps:
         }[self.warmup_from]
 
     def warning(self, nodes: int, global_batch: int) -> str | None:
-        """Return a sentence if a warm-up other than the default starts at the peak, else None."""
+        """Return a warning if a non-default warm-up starts at the peak, else None."""
         settings = ("warmup_epochs", "warmup_from", "reference_batch")
         default = all(getattr(self, name) == getattr(Steps, name) for name in settings)
         if default or not self.warmup_epochs or self.start(nodes, global_batch) < 1:
@@ -164,9 +164,9 @@ class InverseSqrt:
 
 
 def ends_with_run(schedule: Schedule) -> bool:
-    """Whether the learning rate depends on the number of epochs, also at the start of a run.
+    """Return whether the learning rate depends on the run's number of epochs from the start.
 
-    True for an unknown schedule, such as a plug-in's.
+    Unknown schedules, such as those of plug-ins, count as dependent.
     """
     if isinstance(schedule, Steps):
         return bool(schedule.milestones)
@@ -174,5 +174,5 @@ def ends_with_run(schedule: Schedule) -> bool:
 
 
 def warmed_up(epoch: float, epochs: float, start: float) -> float:
-    """Linear from ``start`` to 1 over ``epochs``."""
+    """Return the factor of a linear warm-up from ``start`` to 1 over ``epochs``."""
     return 1.0 if epoch >= epochs else start + (1 - start) * epoch / epochs

@@ -1,4 +1,4 @@
-"""SGD with momentum, whose step is computed piece by piece."""
+"""SGD with momentum, with a step that is computed piece by piece."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SGD:
         weight: Tensor | None,
         parts: int,
     ) -> Iterator[slice]:
-        """Take a step from ``params`` [D], as a `LocalStep`; ``g`` stays as it is.
+        """Take a step from ``params`` [D], like a `LocalStep`; ``g`` is not changed.
 
         From ``z f``, with ``f = w / parts``, the kernel takes ``d / parts`` at the learning rate
         ``lr / parts`` and the weight decay over ``f``.
@@ -93,7 +93,7 @@ class SGD:
 def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
     """Compute ``v <- factor v + d`` in place, with the rounding of two separate operations.
 
-    On a CPU one call is enough: multiplying the rounded product by one is exact, fused or not.
+    On a CPU one call suffices: multiplying the rounded product by one is exact, fused or not.
     """
     import torch
 
@@ -111,7 +111,7 @@ def local_step(
     lr: float,
     shapes: Shapes,
 ) -> LocalStep:
-    """Return the step of an optimizer from ``params`` [D], to be taken in place."""
+    """Return an optimizer's step from ``params`` [D], to be taken in place."""
     if isinstance(optim, WrappedOptimizer):
         return LocalStep(partial(optim.take, g, params, buffers))
     if type(optim) is SGD and has_kernel(params):  # a subclass may have another direction
@@ -127,7 +127,7 @@ def local_step(
 def subtracting(
     d: Iterable[tuple[slice, Tensor]], params: Tensor, weight: Tensor | None, parts: int
 ) -> Iterator[slice]:
-    """Subtract a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep` does.
+    """Subtract a step ``d``, given in pieces, from ``params`` [D], like a `LocalStep`.
 
     Division by a power of two commutes with rounding, so ``weight`` includes it.
     """
@@ -144,8 +144,8 @@ def subtracting(
 
 
 def check_no_momentum(optim: Optimizer, title: str) -> None:
-    """Raise ConfigError unless ``optim`` is SGD without momentum; ``title`` has algo.beta."""
-    what = f"{title} has a momentum of its own, algo.beta"
+    """Raise ConfigError unless ``optim`` is SGD without momentum, as ``title`` has its own."""
+    what = f"{title} has its own momentum, algo.beta"
     if optim.name != "sgd":
         raise ConfigError("optim", f"{what}: use optim=sgd, not {optim.name}.")
     if optim.momentum:

@@ -1,4 +1,4 @@
-"""An optimizer of PyTorch as a local optimizer, for training loops outside this package."""
+"""A PyTorch optimizer as a local optimizer, for training loops outside this package."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ParameterVector:
-    """The trained parameters of a module, whose memory is one vector [D] at a time.
+    """The trained parameters of a module, bound to one vector [D] at a time.
 
     Vectors of parameters in half precision are in float32, so that small steps, push-sum weights
-    and outer momentum are not rounded away. The module then has a rounded copy.
+    and outer momentum are not rounded away. The module then holds a rounded copy.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -42,12 +42,12 @@ class ParameterVector:
             yield p, part.view(p.shape)
 
     def bind(self, vector: Tensor) -> None:
-        """Let the parameters be views of ``vector``, or of a copy in their precision."""
+        """Make the parameters views of ``vector``, or of a copy in their own precision."""
         self.view(vector if vector.dtype == self.dtype else vector.to(self.dtype))
         self.bound = vector
 
     def view(self, vector: Tensor) -> None:
-        """Let the parameters be views of ``vector``, in its precision."""
+        """Make the parameters views of ``vector``, which has their precision."""
         if self.parameters[0].data_ptr() != vector.data_ptr():
             for p, part in self.parts(vector):
                 p.data = part
@@ -56,31 +56,31 @@ class ParameterVector:
         """Copy the parameters into ``vector`` after a step, unless they are views of it."""
 
     def set_gradient(self, parts: Sequence[Tensor]) -> None:
-        """Give each parameter its gradient, from vectors."""
+        """Set each parameter's gradient from a vector."""
         for p, part in zip(self.parameters, parts, strict=True):
             p.grad = part.view(p.shape)
 
     def plain(self, state: State) -> State:
-        """Return the state of an optimizer with the parts of its tensors that this vector has."""
+        """Return an optimizer's state with only this vector's part of each tensor."""
         return state
 
     def sharded(self, state: State, optimizer: torch.optim.Optimizer) -> State:
-        """Invert `plain`, for an optimizer of the parameters."""
+        """Invert `plain` for an optimizer of these parameters."""
         return state
 
     def tensor(self, value: Tensor) -> Tensor:
-        """Return the part of a tensor that this vector has; all of it, unless it is sharded."""
+        """Return this vector's part of a tensor: all of it, unless it is sharded."""
         return value
 
     def separate(self) -> None:
-        """Give each parameter memory of its own, without which safetensors does not save it."""
+        """Give each parameter its own memory, which safetensors requires."""
         for p in self.parameters:
             p.data = p.data.clone()
 
     def detach_gradient(self, scale: Tensor | None = None) -> list[Tensor]:
         """Return the parts of the gradient, as vectors, and remove it from the parameters.
 
-        A missing part is zero. scale: [], by which the gradient is divided
+        A missing gradient is zero. scale: [], divisor of the gradient
         """
         import torch
 
@@ -94,7 +94,7 @@ class ParameterVector:
 
 
 class WrappedOptimizer:
-    """A local optimizer that lets PyTorch's optimizer step.
+    """A local optimizer that delegates its steps to a PyTorch optimizer.
 
     Each parameter group keeps its own settings. The learning rate that algorithms see is the first
     group's, at the time of the step.
@@ -135,7 +135,7 @@ class WrappedOptimizer:
         return bool(self.first_group.get("nesterov", False))
 
     def buffers(self, params: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer's state, which it makes in its first step."""
+        """Return the tensors of the optimizer's state, which its first step creates."""
         import torch
 
         state: Sequence[dict[str, Any]] = [
@@ -167,7 +167,7 @@ class WrappedOptimizer:
         weight: Tensor | None,
         parts: int,
     ) -> Iterator[slice]:
-        """Let the optimizer step from ``params`` [D], as a `LocalStep`.
+        """Take the optimizer's step from ``params`` [D], like a `LocalStep`.
 
         With ``z'`` the parameters after the step, ``z w - d`` is ``z' + (w - 1) z``.
         """
@@ -184,7 +184,7 @@ class WrappedOptimizer:
             yield where
 
     def copied(self, params: Tensor) -> Tensor:
-        """Return a copy of ``params``, in memory that the next copy overwrites."""
+        """Return a copy of ``params`` in memory that the next call overwrites."""
         import torch
 
         if self.copy is None:
@@ -192,7 +192,7 @@ class WrappedOptimizer:
         return self.copy.copy_(params)
 
     def step(self, g: Gradient, vector: Tensor) -> None:
-        """Let the optimizer step from the parameters in ``vector`` [D], in place."""
+        """Take the optimizer's step from the parameters in ``vector`` [D], in place."""
         self.vector.view(vector)
         parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
         self.vector.set_gradient(parts)
