@@ -292,9 +292,7 @@ def test_a_group_of_nccl_that_begins_with_messages_is_found() -> None:
 
 def test_ranks_with_one_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gpu, "uuid", property(lambda gpu: f"GPU-{min(gpu.process, 2)}"))
-    sentence = (
-        r"^ranks 2 and 3 have one GPU, GPU-2, and NCCL needs a GPU for each: let the launcher "
-    )
+    sentence = r"^ranks 2 and 3 share GPU GPU-2, but NCCL needs one GPU per rank: let the launcher "
     with pytest.raises(RankFailed, match=sentence):
         run_on_pretend_gpus(*words("sgp"))
 
