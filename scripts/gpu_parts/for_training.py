@@ -181,7 +181,7 @@ def between_steps(first: int, last: int, make: Any) -> Iterator[None]:
 
 
 def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Record where the host waits in steps of each algorithm; there must be no such place."""
+    """Record where the host waits in steps of each algorithm; no step should wait."""
     for name, overrides in ALGORITHMS.items():
         shorter, longer = (
             waits(out, f"algo={name}", *overrides, f"epochs={epochs}", "log_every=1000")

@@ -143,7 +143,7 @@ def simulated() -> dict[tuple[str, str], str]:
 
 
 def identities(pattern: str) -> str:
-    """Return the tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences.
+    """Return the tests in ``tests/algorithms/`` with names that match ``pattern``, as sentences.
 
     Tests of rejected settings are omitted."""
     parts = []

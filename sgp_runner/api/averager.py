@@ -48,7 +48,7 @@ VERSION = 2  # of `Averager.state_dict`
 
 
 class Averager:
-    """Runs an algorithm in a training loop: its `step` replaces ``optimizer.step()``.
+    """An algorithm in a training loop: its `step` replaces ``optimizer.step()``.
 
     algo: name, file or class instance, like ``algo=`` of `sgp-run`
     model: the module that the loop trains, or DistributedDataParallel around it, which then no

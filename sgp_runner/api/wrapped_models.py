@@ -220,7 +220,7 @@ def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
         raise ConfigError(
             "optimizer",
             f"a parameter of shape {strangers[0]} is not one of the model's: "
-            "make it of model.parameters().",
+            "create it with model.parameters().",
         )
 
 

@@ -202,7 +202,7 @@ def with_rate(cluster: Cluster, rate: float) -> Cluster:
 
 
 def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
-    """Return a cluster whose slowest link between sites has ``rate`` bit/s.
+    """Return the cluster with ``rate`` bit/s on the slowest link between sites.
 
     All links between sites are scaled by the same factor.
     """

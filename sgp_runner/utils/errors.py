@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work.
+    """An invalid setting.
 
     key: the dotted name that a user types
     sentence: the problem and its fix

@@ -1,4 +1,4 @@
-"""Finding the line of the user's own code, such as a plug-in, that led to an error."""
+"""Location of the user's own code, such as a plug-in, that led to an error."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     )
     assert said("sgp", model, sgd(nn.Linear(3, 4))) == (
         "optimizer: a parameter of shape (4, 3) is not one of the model's: "
-        "make it of model.parameters()."
+        "create it with model.parameters()."
     )
     assert said("sgp", model, 0.1) == ("optimizer: float is not a torch.optim.Optimizer: pass one.")
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
