@@ -137,7 +137,7 @@ class PlannedMethods:
 
     @property
     def fastest(self) -> str | None:
-        """A sentence about the fastest method that fits, if it saves `SAVES` of the answer's time."""
+        """The fastest method that fits, as a sentence, if it saves `SAVES` of the answer's time."""
         first = next((row for row in self.rows if row.fits), None)
         if first is None or self.best is None:
             return None
