@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """The page of the audit, results/audit.md, and its picture, from the archives of its rows.
 
-``make audit`` runs this script. It computes every verdict again from the runs in
+``make audit`` runs this script. It recomputes every verdict from the runs in
 results/audit/ROW.zip; rows without an archive are listed as designs.
 """
 
@@ -56,12 +56,12 @@ before the runs.
 
 @dataclass(frozen=True)
 class AuditRow:
-    """A row whose runs have been made.
+    """A row with completed runs.
 
-    effect: of the searched arms in the first measure; plus is better
-    gain: None without published settings
-    level: of a two-sided test
-    answer: of the study, in sentences, with its amendments
+    effect: difference between the searched arms in the first measure; positive is better
+    gain: None if there are no published settings
+    level: significance level of a two-sided test
+    answer: the study's answer in sentences, with amendments
     """
 
     name: str
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def row_in(path: Path) -> AuditRow:
-    """Return the row of an archive. Raises VerificationFailed if its numbers do not follow."""
+    """Return the row of an archive. Raises VerificationFailed if its numbers do not reproduce."""
     with opened(path) as study:
         findings = study.findings
         first = findings.compared[0]
@@ -133,7 +133,7 @@ def page(rows: Sequence[AuditRow], designs: dict[str, StudyFile]) -> str:
 
 
 def papers(rows: Sequence[AuditRow]) -> list[str]:
-    """Return the lines of a table: published differences beside those of the audit's rows."""
+    """Return a table of published differences next to the differences found by the audit."""
     by_name = {row.name: row for row in rows}
     lines = [
         "## The papers' tables, one size down\n",
@@ -159,7 +159,7 @@ def papers(rows: Sequence[AuditRow]) -> list[str]:
 
 
 def paper_line(text: str, difference: str, sign: int, row: AuditRow | None) -> str:
-    """Return a line of the table. sign: of the published difference; 0: published as none."""
+    """Return a line of the table. sign: sign of the published difference; 0 if reported as none."""
     if row is None:
         return f"| {text} | {difference} | not run yet | |"
     ours = (row.effect.mean > 0) - (row.effect.mean < 0) if row.effect.p <= row.level else 0
@@ -171,7 +171,7 @@ def paper_line(text: str, difference: str, sign: int, row: AuditRow | None) -> s
 
 
 def draw(rows: Sequence[AuditRow], path: Path) -> None:
-    """Draw both effects of each gain, in margins, and the band of effects too small to matter."""
+    """Plot both effects of each gain, in margins, and the band of effects too small to matter."""
     judged = [(row, row.gain) for row in rows if row.gain is not None]
     with rc_context({"font.size": 11, "svg.hashsalt": "audit", "text.color": "#222222"}):
         height = 1.6 + 0.75 * len(judged)

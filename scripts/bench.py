@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Benchmarks against other libraries: ``make bench`` measures and writes ``results/benchmarks/``.
 
-    scripts/bench.py [SECTION ...]     measure only these; the page shows all measured sections
+    scripts/bench.py [SECTION ...] measure only these; the page shows all measured sections
     scripts/bench.py --page            only write the page again
 
 A section is a module of ``scripts/benchmarks``. ``results/benchmarks/<section>.json`` contains
@@ -36,7 +36,7 @@ FIRST = "step"  # on the page
 
 
 def sections() -> list[str]:
-    """Return the names of the modules that have a function `measure`, in the page's order."""
+    """Return the names of the modules with a function `measure`, in the order of the page."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
     return sorted(
         (name for name in names if hasattr(module(name), "measure")), key=lambda name: name != FIRST
@@ -74,7 +74,7 @@ def run(tables: Iterator[Table]) -> Iterator[Table]:
 
 
 def facts_of(section: str) -> dict[str, object]:
-    """Return the section with its text, the machine and the versions of all software."""
+    """Return a section's name and text, the machine, and the versions of all software."""
     from sgp_runner.utils.provenance import environment
 
     about = module(section).__doc__ or ""
@@ -101,7 +101,7 @@ def lines_of(table: Table) -> Iterator[str]:
 
 
 def matrix(ratios: Sequence[Result]) -> str:
-    """Return the medians of ratios "a / b" in Markdown, a row for each a."""
+    """Return the medians of the ratios "a / b" as a Markdown table with a row per a."""
     medians = {tuple(ratio.what.split(" / ")): f"{ratio.median:.2f}" for ratio in ratios}
     over, under = (list(dict.fromkeys(names)) for names in zip(*medians, strict=True))
     rows = ([a, *(medians.get((a, b), "") for b in under)] for a in over)
@@ -116,7 +116,7 @@ def cells(result: Result) -> list[str]:
 
 
 def page(names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the page of all measured sections, and write their pictures."""
+    """Yield the lines of the page with all measured sections, and write the pictures."""
     yield HEAD
     for name in names:
         if not (path := OUT / f"{name}.json").exists():

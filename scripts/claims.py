@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Claims about formulas, without training: ``make claims`` judges them again, in minutes.
+"""Claims about formulas, without training: ``make claims`` re-evaluates them in minutes.
 
-`claims.yaml` has the ratios of simulated times, or of bytes, with their bands; claim 1 is computed
-from mixing matrices.
+`claims.yaml` contains the ratios of simulated times or bytes, with tolerance bands; claim 1 is
+computed from mixing matrices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unevenness(nodes: int) -> float:
 
 
 def averages() -> Iterator[Line]:
-    """Yield claim 1: exact averages by gossip on powers of two, and on no other number of nodes."""
+    """Yield claim 1: gossip averages exactly if and only if the node count is a power of two."""
     for nodes in (2, 4, 8, 16, 32, 64):
         yield f"1 unevenness of one period on {nodes} nodes", unevenness(nodes), 0.0, 0.0
     for nodes in (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63):
@@ -46,9 +46,8 @@ def averages() -> Iterator[Line]:
 
 
 def ratios(claims: dict[str, Any], results: Path) -> Iterator[Line]:
-    """Make the runs of the claims in ``results`` and yield each ratio.
-
-    Raises RuntimeError if a run fails.
+    """Perform the runs of the claims in ``results`` and yield each ratio. Raises RuntimeError if a
+    run fails.
     """
     sides: dict[str, RunJob] = {}
     for claim in claims.values():

@@ -2,8 +2,8 @@
 """The explorer of the documentation, docs/explorer.html, and the picture of its first grid.
 
 ``make explorer`` runs this script, which simulates plans for the clusters of papers in minutes. The
-page contains the grids. If the explorer has changed, ``make docs`` writes the page again with the
-same grids.
+page contains the grids. If the explorer has changed, ``make docs`` rewrites the page with the same
+grids.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def stored_grids() -> list[dict[str, Any]]:
 
 
 def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, float]:
-    """Return the seconds of a step by method, at the latency and H at which the explorer begins."""
+    """Return the seconds per step by method, at the explorer's initial latency and H."""
     start = grid["start"]
     at = {"nodes": nodes, "latencies": start["latency"], "rates": rate, "periods": start["period"]}
     times = {}
@@ -81,10 +81,10 @@ def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, floa
 
 
 def winner(grid: Mapping[str, Any], nodes: int, rate: float) -> tuple[str, float]:
-    """Return the fastest method, and how many times faster than data parallel it is.
+    """Return the fastest method and its speed-up over data parallel.
 
-    Only methods count for which published figures show a quality near the quality of data parallel.
-    Of the methods that are nearly as fast as the fastest, the simplest wins.
+    Only methods with published figures that show a quality near that of data parallel are
+    considered. Among the methods that are nearly as fast as the fastest, the simplest wins.
     """
     times = times_at(grid, nodes, rate)
     period = grid["start"]["period"]

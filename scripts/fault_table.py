@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Table of the effect of each fault on each algorithm, simulated.
+"""Table of the simulated effect of each fault on each algorithm.
 
 ``make faults`` runs this script, which writes ``docs/faults.md``.
 """
@@ -149,7 +149,7 @@ def seconds(summary: Mapping[str, object]) -> float:
 
 
 def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, object] | None) -> str:
-    """Return the effect of a fault: a factor of the time, seconds that are lost, or ``stops``."""
+    """Return the effect of a fault: a slow-down factor, seconds lost, or ``stops``."""
     if disturbed is None:
         return "stops"
     if case.seconds is None:
@@ -158,7 +158,7 @@ def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, obj
 
 
 def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
-    """Return the page with a table of effects, and the errors that faults cause with SGP."""
+    """Return the page with the table of effects, and the errors caused by faults with SGP."""
     columns = list(zip(("algorithm", "undisturbed", *CASES), *rows, strict=True))
     partly = [column for column in columns if {*column[1:]} != {"stops"}]
     stopping = [column[0] for column in columns if column not in partly]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Small runs of every algorithm, to verify that a refactoring changes no record.
+"""Small runs of every algorithm, to verify that a refactoring does not change any record.
 
     scripts/golden.py FOLDER            run all: simulated, on gloo and over MPI; about five minutes
     scripts/golden.py BEFORE AFTER      compare two such folders; exit code 1 if they differ

@@ -3,10 +3,10 @@
 
     scripts/gpu_check.py OUT [PART ...]
 
-The parts (`gpu_parts`) run in one process, the most wanted first. After each, a line of JSON is
+The parts (`gpu_parts`) run in one process, the most important first. After each, a line of JSON is
 appended to ``OUT/gpu_check.jsonl``, so that the answers remain if the machine is taken away. A part
-has its own time limit. A part that does not end, or ends its process, is answered with "no", and
-another process continues with the next.
+has its own time limit. A part that does not finish, or crashes its process, is answered with "no",
+and another process continues with the next.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PROGRAM = __file__
 
 
 class OutOfTime(Exception):
-    """The time limit of a part."""
+    """A part has exceeded its time limit."""
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime after so many seconds, on the main thread."""
+    """Raise OutOfTime in the main thread if the block takes longer than ``seconds``."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise OutOfTime(f"stopped after {seconds:.0f} s")
@@ -57,9 +57,9 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def answer(part: Part, gpus: int, out: Path, seconds: float) -> dict[str, object]:
-    """Perform a part for at most ``seconds``; return its line.
+    """Run a part for at most ``seconds``; return its line.
 
-    ``seen`` holds what the part has seen, up to its error if it has one.
+    Its ``seen`` contains the part's observations, up to the error if there is one.
     """
     seen: dict[str, object] = {}
     line: dict[str, object] = {"part": part.name, "question": part.question}
@@ -77,7 +77,7 @@ def answer(part: Part, gpus: int, out: Path, seconds: float) -> dict[str, object
 
 
 def write(out: Path, line: Mapping[str, object]) -> None:
-    """Append a line to the answers; it is on the disk when this returns."""
+    """Append a line to the answers and flush it to disk."""
     with (out / ANSWERS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, default=str) + "\n")
         file.flush()
@@ -91,9 +91,9 @@ def read(out: Path) -> list[dict[str, object]]:
 
 
 def work(out: Path, names: Sequence[str], end: float) -> int:
-    """Answer the parts of these names until ``end``, in this process.
+    """Answer the parts in ``names`` until the time ``end``, in this process.
 
-    An error of CUDA leaves a process unable to use the GPU, so the process then ends.
+    After a CUDA error a process cannot use the GPU any more, so it returns.
     """
     import torch
 
@@ -110,9 +110,9 @@ def work(out: Path, names: Sequence[str], end: float) -> int:
 
 
 def watch(process: subprocess.Popen[bytes], out: Path, names: Sequence[str], end: float) -> int:
-    """Wait for a process that answers ``names``, and show its answers; return their number.
+    """Wait for a process that answers ``names`` and show its answers; return their number.
 
-    Ends it if a part takes too long.
+    Kills the process if a part takes too long.
     """
     before, done = len(read(out)), 0
     since, extra, ended = time.time(), START_SECONDS, False
@@ -129,7 +129,7 @@ def watch(process: subprocess.Popen[bytes], out: Path, names: Sequence[str], end
 
 
 def check(out: Path, names: Sequence[str]) -> int:
-    """Answer the parts of these names; return 1 if any answer is no."""
+    """Answer the parts in ``names``; return 1 if any answer is "no"."""
     out.mkdir(parents=True, exist_ok=True)
     for name in (ANSWERS, "gpu_check.log"):
         (out / name).unlink(missing_ok=True)
@@ -151,7 +151,7 @@ def check(out: Path, names: Sequence[str]) -> int:
 
 
 def conclude(out: Path, name: str, said: str, error: str | None = None) -> None:
-    """Write the answer to a part that could not give it."""
+    """Write the answer for a part that could not write it itself."""
     line = {"part": name, "question": PARTS[name].question, "answer": said, "error": error}
     write(out, {**line, "seconds": None, "seen": {}})
     show(line)

@@ -34,7 +34,7 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
 
 
 def handout(path: Path) -> nbformat.NotebookNode:
-    """Return a notebook without outputs and without the cells that are tagged as a solution."""
+    """Return a notebook without outputs and without the cells tagged as solutions."""
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
     for cell in cells:

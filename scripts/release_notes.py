@@ -20,7 +20,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def main(tag: str) -> str | None:
-    """Print the changes; return a sentence if the tag, the version and the changes differ."""
+    """Print the changes; return an error message if tag, version and changes are inconsistent."""
     code = (ROOT / "sgp_runner/_version.py").read_text(encoding="utf-8")
     version = code.partition('__version__ = "')[2].partition('"')[0]
     if tag != f"v{version}":

@@ -104,7 +104,7 @@ def timed_rows() -> dict[str, Mapping[str, Published]]:
 
 
 class Times:
-    """Runs in a folder and what they measured."""
+    """The runs in a folder, and the times they measured."""
 
     def __init__(self, results: Path) -> None:
         every = [
@@ -130,7 +130,7 @@ class Times:
         return number(self.jobs[overrides], "ms_per_iteration")
 
     def published(self) -> Iterator[tuple[str, str, Published, float, float, bool]]:
-        """Yield row, metric, figure, our value, its error in percent and whether it is fitted."""
+        """Yield row, metric, figure, our value, its error in percent, and whether it is fitted."""
         for row, figures in timed_rows().items():
             summary = self.jobs[timing(row)].summary or {}
             for metric in ("ms_per_iteration", "hours"):

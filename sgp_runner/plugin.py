@@ -1,6 +1,6 @@
-"""The contract of plug-ins: all that a user's algorithm, model, data set or logger needs.
+"""The plug-in API: everything that a user's algorithm, model, data set or logger needs.
 
-These names keep their meaning as long as `CONTRACT` keeps its number.
+These names keep their meaning as long as the number `CONTRACT` does not change.
 """
 
 from sgp_runner.algorithms import Algorithm

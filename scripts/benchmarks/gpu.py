@@ -59,7 +59,7 @@ def step_times(overrides: Sequence[str], repeats: int, steps: int) -> dict[str, 
 
 
 def tables(what: str, times: Mapping[str, Sequence[float]]) -> Iterator[Table]:
-    """Yield the tables of times that `step_times` returned."""
+    """Yield the tables of the times returned by `step_times`."""
     yield Table(
         f"Time of a step{what}",
         tuple(
@@ -84,7 +84,7 @@ def settings(steps: int, batch_size: int, channels_last: bool = True) -> list[st
 
 
 def on_one_node(steps: int) -> list[str]:
-    """Return settings of a run that is recorded halfway and at the end of ``2 * steps`` steps."""
+    """Return settings of a run of ``2 * steps`` steps, recorded halfway and at the end."""
     return [
         *("nodes=1", "network=nccl", "network.autocast=bf16", "epochs=1", f"log_every={steps}"),
         *("resume=never", "logger=jsonl"),

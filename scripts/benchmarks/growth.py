@@ -1,8 +1,8 @@
-"""Growth of the processor time of a command with the nodes, the steps and the runs.
+"""Growth of a command's processor time with the number of nodes, steps and runs.
 
-For sizes n, n r and n r² and a processor time of a + b n^p, the second increase of the time is r^p
-times the first one. A row has this exponent p: 1 where the work is proportional to the size. The
-time a of the start does not matter. The processor time is that of all processes of the command.
+For sizes n, n r and n r² and a processor time of a + b n^p, the second increase in time is r^p
+times the first. Each row shows the exponent p, which is 1 if the work is proportional to the size.
+The start-up time a cancels. The processor time is the total over all processes of the command.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return the exponent of the work for three sizes, each the same multiple of the one before."""
+    """Return the exponent of the work for three sizes with equal ratios between them."""
     first, second, third = seconds
     ratio = max(third - second, SHORTEST) / max(second - first, SHORTEST)
     return log(ratio) / log(sizes[1] / sizes[0])
@@ -86,7 +86,7 @@ def report(folder: Path) -> Callable[[], float]:
 
 
 def processor_seconds(command: Sequence[str]) -> float:
-    """Return the processor time of a command and of its processes."""
+    """Return the processor time of a command, including its child processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with TemporaryDirectory() as folder:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
@@ -95,7 +95,7 @@ def processor_seconds(command: Sequence[str]) -> float:
 
 
 def copies(folder: Path, count: int) -> Path:
-    """Return a folder with ``count`` runs of one setting, which differ in their seeds."""
+    """Return a folder with ``count`` runs of one setting that differ only in the seed."""
     first = folder / "runs" / "first"
     if not first.exists():
         overrides = ["model=quadratic", "epochs=2", "nodes=4", "logger=jsonl", "name=first"]

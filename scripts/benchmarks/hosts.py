@@ -36,7 +36,7 @@ def measure(steps: int = 40, repeats: int = 5) -> Iterator[Table]:
 
 
 def train(loop: str, steps: int) -> float:
-    """Train as a rank in one of `LOOPS`; return the milliseconds of a step."""
+    """Train as a rank in one of `LOOPS`; return the milliseconds per step."""
     import torch
     from torch import nn
 

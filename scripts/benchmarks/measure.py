@@ -21,14 +21,14 @@ REPEATS = 5
 
 
 class Skipped(Exception):
-    """An error whose sentence explains why a section cannot run here."""
+    """A section cannot run here; the message explains why."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One quantity with all its repeats in order.
+    """A quantity with all its repeats, in order.
 
-    unit: ``x`` for ratios. goal: the most that the median may be, in the unit.
+    unit: ``x`` for ratios. goal: the largest acceptable median, in the same unit.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Table:
 def interleaved(
     things: Mapping[str, Callable[[], T]], repeats: int = REPEATS
 ) -> dict[str, tuple[T, ...]]:
-    """Call all ``things`` in turns and return their results, except for the first turn."""
+    """Call all ``things`` in turns and return their results, discarding the first turn."""
     turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats + 1)]
     return {name: tuple(turn[name] for turn in turns[1:]) for name in things}
 
@@ -100,7 +100,7 @@ def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
 
 
 def from_json(text: str) -> tuple[dict[str, Any], list[Table]]:
-    """Return the facts and tables from the text that `as_json` wrote."""
+    """Return the facts and tables from text written by `as_json`."""
     facts = json.loads(text)
     tables = facts.pop("tables")
     for table in tables:

@@ -1,4 +1,4 @@
-"""A picture of times as bars, which is understood at a glance: SVG without a library."""
+"""A bar chart of times as SVG, drawn without a library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Bar:
 
 
 def bars(title: str, unit: str, drawn: Sequence[Bar], bound: Bar) -> str:
-    """Return an SVG of bars, the shortest first, and the bound that none can pass as a line."""
+    """Return an SVG of bars, shortest first, with the bound that none can beat as a line."""
     ordered = sorted(drawn, key=lambda bar: bar.value)
     scale = (WIDTH - LEFT - RIGHT) / ordered[-1].value
     bottom = TOP + ROW * len(ordered)

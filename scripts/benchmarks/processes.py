@@ -1,4 +1,4 @@
-"""Fifty runs of one process, one after the other, leave it as it was: simulated, or a real rank.
+"""Fifty consecutive runs in one process, simulated or as a real rank, must not leak resources.
 
 Memory is what the process holds alone and what it shares; two real ranks exchange messages
 through shared memory. The first runs load libraries, so growth counts from the fifth run on.
@@ -39,7 +39,7 @@ def measure(runs: int = 50) -> Iterator[Table]:
 
 
 def table(title: str, ranks: list[list[dict[str, int]]]) -> Table:
-    """Return what the rank that holds most has, after some runs and after the last."""
+    """Return the largest counts over the ranks, after some runs and after the last one."""
     results = []
     for what, unit in UNITS.items():
         size = 2**20 if unit else 1
@@ -59,7 +59,7 @@ def simulate(overrides: list[str]) -> None:
 
 
 def repeat(work: Callable[[], object], times: int) -> list[dict[str, int]]:
-    """Repeat ``work`` without automatic garbage collection; return what is held after each."""
+    """Repeat ``work`` without automatic garbage collection; return the counts after each."""
     gc.disable()
     after = []
     for _ in range(times):

@@ -60,7 +60,7 @@ class Ranks:
         """Call ``work``, a function of a module, in all processes and return the results.
 
         Raises the first error of any process, because the other processes may wait forever for the
-        process that failed.
+        failed one.
         """
         answers = [pool.submit(work, *arguments) for pool in self.pools]
         for answer in as_completed(answers, TIMEOUT_SECONDS):
@@ -79,7 +79,7 @@ class Ranks:
 
 
 class OneRank:
-    """A context manager that makes this process the one rank of a launcher, as if by `Ranks(1)`."""
+    """A context manager that makes this process a launcher's only rank, as if by `Ranks(1)`."""
 
     def __init__(self) -> None:
         from torch.distributed import TCPStore
@@ -115,7 +115,7 @@ def rank_of_run(overrides: Sequence[str]) -> Path:
 
 
 def settle(environment: Mapping[str, str], cores: Iterable[int]) -> None:
-    """Move a new process to its cores and silence its output."""
+    """Pin a new process to its cores and silence its output."""
     os.environ.update(environment)
     os.sched_setaffinity(0, cores)
     warnings.simplefilter("ignore")
@@ -123,7 +123,7 @@ def settle(environment: Mapping[str, str], cores: Iterable[int]) -> None:
 
 
 def in_process(work: Callable[..., T], *arguments: Any, **environment: str) -> T:
-    """Call ``work`` in a new process, with variables set before it imports PyTorch."""
+    """Call ``work`` in a new process, with environment variables set before PyTorch's import."""
     settings = environment, os.sched_getaffinity(0)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, settle, settings) as pool:

@@ -53,7 +53,7 @@ def loop(
     sgd: Callable[..., SGD | Averager],
     mix: Callable[[SGD | Averager], None] = lambda _: None,
 ) -> Step:
-    """Return a step as in PyTorch's tutorials, followed by a call of ``mix``."""
+    """Return a step as in PyTorch's tutorials, followed by a call to ``mix``."""
     optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
@@ -135,7 +135,7 @@ def train(
     """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps.
 
     fused: whether PyTorch's optimizer uses its fused kernel
-    around: makes a context for the timed steps
+    around: returns a context manager for the timed steps
     """
     import torch.distributed as dist
     from torch.distributed import PrefixStore
@@ -182,7 +182,7 @@ def train(
 
 
 def optimizer_of(optim: Any, fused: bool) -> Callable[..., Any]:
-    """Return PyTorch's SGD, or its AdamW, with the settings of ours."""
+    """Return PyTorch's SGD or AdamW, with the same settings as ours."""
     import torch
 
     common = {"lr": optim.lr, "weight_decay": optim.weight_decay, "fused": fused or None}
@@ -193,9 +193,10 @@ def optimizer_of(optim: Any, fused: bool) -> Callable[..., Any]:
 
 
 class Resident:
-    """The first batches of the training data, which stay on the device.
+    """The first batches of the training data, kept on the device.
 
-    In its context, every `Problem` of one data set reads them in turn, and no step waits for data.
+    Inside its context, every `Problem` with this data set cycles through them, and no step waits
+    for data.
     """
 
     def __init__(self, count: int = 8) -> None:

@@ -106,7 +106,7 @@ def measure(
 
 
 def picture(table: Table) -> str:
-    """Return the picture of the steps' times; a rival has the better of its two times."""
+    """Return the picture of the step times, with the better of a rival's two times."""
     medians = {result.what: result.median for result in table.results}
 
     def best(name: str) -> float:
@@ -151,20 +151,20 @@ def train(
     steps: int,
     fused: bool = False,
 ) -> dict[str, float]:
-    """Train with another library; return the same values as `run`."""
+    """Train with another library; return the same quantities as `run`."""
     outcome: dict[str, float] = ranks.call(rivals.train, make, overrides, steps, fused)[0]
     return outcome
 
 
 def update(ranks: Ranks, overrides: list[str], fused: bool | None) -> dict[str, float]:
-    """Update parameters in all processes at the same time; return their mean seconds."""
+    """Update parameters in all processes simultaneously; return their mean seconds."""
     return {"seconds": mean(ranks.call(update_seconds, overrides, fused))}
 
 
 def update_seconds(overrides: list[str], fused: bool | None) -> float:
     """Update the parameters several times in this rank; return the mean seconds.
 
-    fused: PyTorch's SGD with or without its kernel; None: our SGD
+    fused: PyTorch's SGD with or without its fused kernel; None: our SGD
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Parts of ``scripts/gpu_check.sh run``, the most wanted first.
+"""Parts of ``scripts/gpu_check.sh run``, the most important first.
 
-The parts of numbers compute in the process that performs them. Those that run tests start pytest.
-`Sizes` are so small in the tests of the parts that a pretend GPU computes them.
+Parts that measure compute in the process that runs them; parts that run tests start pytest. The
+tests of the parts use `Sizes` small enough for the pretend GPU.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Part:
-    """A question, and the function that answers it, which is imported when it is called.
+    """A question and the function that answers it, which is imported on first use.
 
-    It notes what it sees in a dictionary, may write to a folder, and returns the answer.
+    The function records observations in a dictionary, may write to a folder, and returns the
+    answer.
 
-    seconds: time limit. gpus: how many it needs
+    seconds: time limit. gpus: number of GPUs that it needs
     """
 
     name: str
@@ -51,11 +52,16 @@ PARTS = {
         ),
         Part(
             "speed",
-            "Is a step of ResNet-50 at most 1.02 times a plain loop's?",
+            "Does a step of ResNet-50 take at most 1.02 times as long as in a plain loop?",
             f"{TRAINING}:speed",
             60,
         ),
-        Part("gpt", "Is a step of a GPT at most 1.02 times?", f"{TRAINING}:language", 30),
+        Part(
+            "gpt",
+            "Does a step of a GPT take at most 1.02 times as long?",
+            f"{TRAINING}:language",
+            30,
+        ),
         Part("profile", "Where does the time of a step go?", f"{TRAINING}:profile", 25),
         Part(
             "sim",
@@ -66,14 +72,19 @@ PARTS = {
         ),
         Part(
             "gloo",
-            "Do ranks that share a GPU end as the simulator does?",
+            "Do ranks that share a GPU reach the simulator's result?",
             f"{TESTS}:tests",
             30,
             {**SIM, "expression": "share"},
         ),
-        Part("osgp", "Does OSGP end where a GPU has one queue?", f"{TESTS}:osgp", 20),
-        Part("syncs", "Does no step of 12 algorithms wait for the GPU?", f"{TRAINING}:syncs", 35),
-        Part("codecs", "What time and memory do codecs take?", f"{PIECES}:codecs", 35),
+        Part("osgp", "Does OSGP finish on a GPU with a single queue?", f"{TESTS}:osgp", 20),
+        Part(
+            "syncs",
+            "Do 12 algorithms take steps without waiting for the GPU?",
+            f"{TRAINING}:syncs",
+            35,
+        ),
+        Part("codecs", "How much time and memory do codecs need?", f"{PIECES}:codecs", 35),
         Part("workers", "How many simulated workers per second?", f"{PIECES}:workers", 35),
         Part("compile", "What does torch.compile cost and save?", f"{TRAINING}:compiled", 45),
         Part(
@@ -82,10 +93,12 @@ PARTS = {
             f"{TRAINING}:snapshot",
             35,
         ),
-        Part("nccl", "Do GPUs over NCCL end as the simulator does?", f"{TESTS}:tests", 120, NCCL),
+        Part(
+            "nccl", "Do GPUs over NCCL reach the simulator's result?", f"{TESTS}:tests", 120, NCCL
+        ),
         Part(
             "sanitizer",
-            "Does PyTorch's CUDA sanitizer find no race of streams?",
+            "Do streams pass PyTorch's CUDA sanitizer without a data race?",
             f"{TESTS}:tests",
             60,
             {**NCCL, "expression": "synchronous and sgp", "sanitizer": True},

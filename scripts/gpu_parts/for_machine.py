@@ -11,7 +11,7 @@ QUERY = "name,uuid,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit
 
 
 def machine(seen: dict[str, Any], out: Path) -> str:
-    """Note the machine; start a group of NCCL with one rank; see that numbers go through it."""
+    """Record the machine; start an NCCL group with one rank and check that it transfers data."""
     import torch
 
     from sgp_runner.utils.provenance import environment, gpu, gpu_versions
@@ -33,7 +33,7 @@ def machine(seen: dict[str, Any], out: Path) -> str:
 
 
 def small_run(out: Path) -> float:
-    """Return the accuracy of a run in the simulator, on the CPU."""
+    """Return the accuracy of a simulated run on the CPU."""
     from gpu_parts.for_training import small
 
     return float(str(small(out, "cpu", "epochs=0.2", "name=small")["average"]))
@@ -50,7 +50,7 @@ def nvidia_smi() -> str | None:
 
 
 def exchanged() -> list[float]:
-    """Return what a world of one rank over NCCL makes of 3: a mean, and a message to itself."""
+    """Return the value 3 after a mean, and after a message to itself, of one rank over NCCL."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Codecs, and gradients of simulated workers, on the GPU alone."""
+"""Isolated measurements on the GPU: codecs, and gradients of simulated workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = 3  # a piece is timed, after a first time
 
 
 def codecs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Time each codec, and note its memory in bytes per number, beside vector and message."""
+    """Time each codec, and record its memory per number, in addition to vector and message."""
     import torch
 
     from sgp_runner.core.codecs.low_rank import LowRank
@@ -44,7 +44,7 @@ def codecs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 
 def code(codec: Codec, x: Tensor, shapes: Shapes, noted: dict[str, Any]) -> None:
-    """Note what a codec takes for a vector of these shapes."""
+    """Record the time and memory of a codec for a vector with these shapes."""
     checks: list[Any] = []
     message = codec.encode(x, shapes, 0, checks.append)
     noted["bytes_of_message"] = message.nbytes
@@ -53,7 +53,7 @@ def code(codec: Codec, x: Tensor, shapes: Shapes, noted: dict[str, Any]) -> None
 
 
 def timed(work: Callable[[], Any], size: int) -> dict[str, float]:
-    """Return the milliseconds of ``work`` and the bytes that it needs for each of ``size``."""
+    """Return the milliseconds of ``work`` and the bytes that it needs per element."""
     import torch
 
     work()
@@ -70,7 +70,7 @@ def timed(work: Callable[[], Any], size: int) -> dict[str, float]:
 
 
 def workers(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Note how many gradients of simulated workers the GPU computes per second."""
+    """Record how many gradients of simulated workers the GPU computes per second."""
     language = ("model=gpt", "data.train_size=4096", "data.valid_size=1")
     for name, overrides in {"mlp": ("model=mlp",), "gpt": language}.items():
         for width in sizes.widths:
@@ -87,7 +87,7 @@ def workers(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 def gradients_per_second(
     overrides: tuple[str, ...], width: int, engine: str, batch_size: int
 ) -> float:
-    """Return the rate of ``width`` workers, whose batches stay on the GPU."""
+    """Return the rate of ``width`` workers with their batches on the GPU."""
     import torch
 
     from benchmarks.rivals import Resident
@@ -109,7 +109,7 @@ def gradients_per_second(
 
 
 def compute_all(problem: Problem, width: int, engine: str) -> None:
-    """Compute a gradient of each of ``width`` workers."""
+    """Compute a gradient for each of ``width`` workers."""
     from sgp_runner.simulator.engine import Gradient, Loop, Vmap
 
     x = problem.start()

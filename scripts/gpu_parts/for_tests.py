@@ -1,4 +1,4 @@
-"""Parts of the tests, and commands, in processes of their own."""
+"""Tests and commands that run in separate processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUTCOMES = "GPU_CHECK_OUTCOMES"  # names the file of `noted_outcomes`
 def tests(
     seen: dict[str, Any], out: Path, file: str, expression: str = "", sanitizer: bool = False
 ) -> str:
-    """Run the tests of a file that ``expression`` selects; note what each says and takes."""
+    """Run the tests of a file that ``expression`` selects; record their outcomes and times."""
     path = out / f"{Path(file).stem}{'_sanitized' * sanitizer}.jsonl"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
@@ -40,7 +40,7 @@ def tests(
 
 
 def osgp(seen: dict[str, Any], out: Path) -> str:
-    """Run OSGP with four processes; over NCCL if there are four GPUs, which it does not share."""
+    """Run OSGP with four processes, over NCCL if there are four GPUs, as NCCL cannot share one."""
     import torch
 
     nodes = ["network=gloo", "network.device=cuda", "nodes=4"]
@@ -56,7 +56,7 @@ def osgp(seen: dict[str, Any], out: Path) -> str:
 
 
 def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command; end it and its processes if this is interrupted."""
+    """Run a command; kill it and its child processes on an interrupt."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, **variables}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Parts that train: speed against a plain loop, profile, hidden waits, compilation, checkpoints."""
+"""Parts that train: speed against a plain loop, profile, host waits, compilation, checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALGORITHMS = {
 
 
 def small(out: Path, device: str, *overrides: str) -> dict[str, object]:
-    """Return the summary of a small run in the simulator."""
+    """Return the summary of a small simulated run."""
     from sgp_runner.assembly.execution import run_experiment
     from sgp_runner.config.overrides import experiment_of
 
@@ -62,7 +62,7 @@ def language(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 def note_times(
     seen: dict[str, Any], what: str, overrides: Sequence[str], sizes: Sizes, samples: int
 ) -> None:
-    """Note the tables, the samples per second and the peak of memory."""
+    """Record the tables, the samples per second and the peak memory."""
     import torch
 
     torch.cuda.reset_peak_memory_stats()
@@ -76,7 +76,7 @@ def note_times(
 
 
 def mfu(overrides: Sequence[str], samples: int, times: Sequence[float]) -> float | None:
-    """Return the share of the card's published rate; None if either is unknown."""
+    """Return the model FLOPs utilization; None if FLOPs or published rate are unknown."""
     from sgp_runner.assembly.build import build_problem
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.flops import flops_per_sample
@@ -88,7 +88,7 @@ def mfu(overrides: Sequence[str], samples: int, times: Sequence[float]) -> float
 
 
 def verdict(seen: dict[str, Any]) -> str:
-    """Return whether all medians of ours are at most the goal."""
+    """Return ``yes`` if all our median ratios are at most the goal, else ``no``."""
     ratios = [ratio for what in seen.values() for ratio in what["tables"][1]["results"]]
     medians = [sorted(ratio["values"])[len(ratio["values"]) // 2] for ratio in ratios]
     return "yes" if max(medians) <= GOAL else "no"
@@ -106,7 +106,7 @@ def text(sizes: Sizes, steps: int) -> list[str]:
 
 
 def profile(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Profile some steps of ours and of the plain loop, of both models."""
+    """Profile some steps of our loop and of the plain loop, for both models."""
     for what, overrides in {
         "images": images(sizes, PROFILED),
         "gpt": text(sizes, PROFILED),
@@ -123,7 +123,7 @@ def profile(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 @contextmanager
 def profiled(noted: dict[str, Any], name: str) -> Iterator[None]:
-    """Note launches, the GPU's busy time, gaps and the longest kernels in this context."""
+    """Record kernel launches, GPU busy time, gaps and the longest kernels inside the context."""
     import torch
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
@@ -181,7 +181,7 @@ def between_steps(first: int, last: int, make: Any) -> Iterator[None]:
 
 
 def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Note where the host waits in steps of each algorithm; a place per step is too many."""
+    """Record where the host waits in steps of each algorithm; no step should wait."""
     for name, overrides in ALGORITHMS.items():
         shorter, longer = (
             waits(out, f"algo={name}", *overrides, f"epochs={epochs}", "log_every=1000")
@@ -197,7 +197,7 @@ def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 
 def waits(out: Path, *overrides: str) -> Counter[str]:
-    """Return how often the host waits for the GPU in a simulated run, by place of the package."""
+    """Return how often the host waits for the GPU in a simulated run, by source line."""
     import torch
 
     counts: Counter[str] = Counter()
@@ -217,7 +217,7 @@ def waits(out: Path, *overrides: str) -> Counter[str]:
 
 
 def place(frame: FrameType | None) -> str:
-    """Return the innermost line of the package that is being run."""
+    """Return the innermost frame inside the package, as file, line and function."""
     while frame is not None:
         _, package, path = frame.f_code.co_filename.rpartition("/sgp_runner/")
         if package:
@@ -227,7 +227,7 @@ def place(frame: FrameType | None) -> str:
 
 
 def compiled(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Note the time of a step, and of a whole run, with and without torch.compile."""
+    """Record the time of a step and of a whole run, with and without torch.compile."""
     from benchmarks.step import run
 
     steps = max(2, sizes.steps // 2)
@@ -242,7 +242,7 @@ def compiled(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 
 def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
-    """Note the seconds of each step around a checkpoint, and the memory of a run that resumes."""
+    """Record the seconds of each step around a checkpoint, and a resumed run's peak memory."""
     import torch
 
     from sgp_runner.recording.recorder import read_metrics
@@ -276,7 +276,7 @@ def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 @contextmanager
 def kept_checkpoints() -> Iterator[None]:
-    """Let a run that ends keep its checkpoints."""
+    """Prevent finished runs from removing their checkpoints."""
     from sgp_runner.assembly import execution
 
     with patch.object(execution, "remove_checkpoints", lambda experiment, keeps: None):

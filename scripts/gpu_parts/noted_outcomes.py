@@ -1,4 +1,4 @@
-"""A plug-in of pytest that notes the outcome and the seconds of each test as it ends."""
+"""A pytest plug-in that records the outcome and the duration of each test as it finishes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_parts.for_tests import OUTCOMES
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note what a test says: its call, or a set-up that fails or skips it."""
+    """Record a test's outcome: of its call, or of a set-up that fails or skips it."""
     if report.when != "call" and report.passed:
         return
     line = {

@@ -1,4 +1,4 @@
-"""How much the parts compute."""
+"""Problem sizes of the parts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Sizes:
     """Models, batches and counts of the parts.
 
     images, language: settings of the two models, without their steps
-    steps, repeats: timed steps of a run, and turns
+    steps, repeats: timed steps per run, and number of repeats
     codec: numbers in a vector. widths: simulated workers per call of vmap
-    many: workers that share the larger model
-    state: settings of the model whose state is saved, and of its network
+    many: numbers of workers with the larger model
+    state: settings of the model and network for the checkpoint test
     """
 
     images: tuple[str, ...] = ("model=resnet50", "data=synthetic")

@@ -1,1 +1,1 @@
-"""Parts of the documentation's site generated from the code; ``mkdocs.yml`` lists the hooks."""
+"""Parts of the documentation site generated from code; ``mkdocs.yml`` lists the hooks."""

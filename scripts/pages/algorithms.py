@@ -80,7 +80,7 @@ NAMES = {
 
 
 def code(place: str) -> str:
-    """Return the source of ``module:Class.method``, and a link to its file."""
+    """Return the source of ``module:Class.method`` and a link to its file."""
     module, _, names = place.partition(":")
     source = textwrap.dedent(inspect.getsource(attrgetter(names)(importlib.import_module(module))))
     return f"`{module.replace('.', '/')}.py`:\n\n```python\n{source.rstrip()}\n```"
@@ -119,7 +119,7 @@ def figure_text(figure: Published) -> str:
 
 
 def algo_of(row: str) -> str:
-    """Return the algorithm that the file of a preset, or a recipe of it, chooses."""
+    """Return the algorithm chosen by a preset's file, or by a recipe that it includes."""
     text = (CONFIGS / "experiment" / f"{row}.yaml").read_text(encoding="utf-8")
     recipes = re.findall(r"^  - /(\S+)@_global_", text, re.MULTILINE)
     texts = [
@@ -143,9 +143,9 @@ def simulated() -> dict[tuple[str, str], str]:
 
 
 def identities(pattern: str) -> str:
-    """Return the tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences.
+    """Return the tests in ``tests/algorithms/`` with names that match ``pattern``, as sentences.
 
-    Tests of refusals are left out."""
+    Tests of rejected settings are omitted."""
     parts = []
     for path in sorted((ROOT / "tests" / "algorithms").glob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))

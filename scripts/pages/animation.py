@@ -1,4 +1,4 @@
-"""Animations of who sends what to whom, from a simulated run.
+"""Animations of the messages between nodes, from a simulated run.
 
 Nodes are on a circle and servers inside it. A node is blue while it computes a gradient. A dot is a
 message, and its area is proportional to the message's bytes. A grey ring is an all-reduce.
@@ -49,14 +49,14 @@ def draw(trace: Trace) -> str:
 
 
 def on_circle(part: float, radius: float) -> Point:
-    """Return the point at a ``part`` of a whole turn, clockwise from the top."""
+    """Return the point at a fraction ``part`` of a full turn, clockwise from the top."""
     angle = 2 * math.pi * part
     x, y = CENTRE
     return round(x + radius * math.sin(angle), 1), round(y - radius * math.cos(angle), 1)
 
 
 def place(trace: Trace, rank: int, away: float = 0) -> Point:
-    """Return the place of a rank, ``away`` from it on its radius; servers are inside the circle."""
+    """Return the position of a rank, moved outwards by ``away``; servers are inside the circle."""
     if rank < trace.nodes:
         return on_circle(rank / trace.nodes, RADIUS + away)
     servers = trace.ranks - trace.nodes
@@ -64,7 +64,7 @@ def place(trace: Trace, rank: int, away: float = 0) -> Point:
 
 
 def node(trace: Trace, rank: int) -> Iterator[str]:
-    """Yield a node, which is blue while it computes, and its number."""
+    """Yield the elements of a node, which is blue while it computes, and its number."""
     (x, y), (label_x, label_y) = place(trace, rank), place(trace, rank, away=NODE + 11)
     circle = f'cx="{x}" cy="{y}" r="{NODE}"'
     busy = [(begin, end) for other, begin, end in trace.gradients if other == rank]
@@ -76,7 +76,7 @@ def node(trace: Trace, rank: int) -> Iterator[str]:
 
 
 def message(source: Point, target: Point, begin: float, end: float, share: float) -> str:
-    """Return a message that moves between two places; ``share``: of the largest message."""
+    """Return a message that moves between two points; ``share``: size relative to the largest."""
     end = max(end, begin + SHORTEST)
     (x0, y0), (x1, y1) = source, target
     if end > SECONDS:  # in flight when the loop ends
@@ -101,7 +101,7 @@ def all_reduces(trace: Trace) -> Iterator[str]:
 
 
 def visibility(intervals: Iterable[tuple[float, float]]) -> str:
-    """Return the animation that makes an element visible in intervals of time."""
+    """Return the animation that makes an element visible during time intervals."""
     changes = [(0.0, 0)]
     for begin, end in merged(intervals):
         changes += [(begin / SECONDS, 1), (min(end / SECONDS, 1.0), 0)]
@@ -117,7 +117,7 @@ REPEATED = f'dur="{LOOP:.0f}s" repeatCount="indefinite"'
 
 
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the union of intervals, in order."""
+    """Return the union of intervals, sorted."""
     union: list[tuple[float, float]] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:
@@ -128,7 +128,7 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def clock() -> Iterator[str]:
-    """Yield a bar that grows with simulated time."""
+    """Yield a progress bar for simulated time."""
     left, width, y = 60, WIDTH - 120, HEIGHT - 56
     yield text(left - 8, y + 6, "0 s", "end") + text(WIDTH - 52, y + 6, f"{SECONDS} s")
     yield f'<rect x="{left}" y="{y}" width="{width}" height="4" fill="{ALL_REDUCE}" opacity=".4"/>'
@@ -139,7 +139,7 @@ def clock() -> Iterator[str]:
 
 
 def key(trace: Trace, largest: float) -> Iterator[str]:
-    """Yield the meaning of colours and dots."""
+    """Yield the legend of colours and dots."""
     yield text(
         WIDTH / 2,
         HEIGHT - 24,

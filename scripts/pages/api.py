@@ -56,7 +56,7 @@ def signature(value: Any) -> str:
 
 
 def parameters(value: Any) -> str:
-    """Return the parameters of a function or class, with annotations as they are in its source."""
+    """Return the parameters of a function or class, with annotations as in the source."""
     return QUOTED.sub(r"\1\3", str(inspect.signature(value)))
 
 

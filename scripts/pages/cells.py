@@ -16,7 +16,7 @@ COLAB = "https://colab.research.google.com/github"
 def pages(
     notebook: Path, name: str, repository: str | None = None
 ) -> Iterator[tuple[str, str | bytes]]:
-    """Yield the paths and the contents of a page with the ``name`` and of its pictures.
+    """Yield path and content of the page called ``name``, and of each of its pictures.
 
     repository: the ``owner/name`` on GitHub from which Colab opens the notebook
     """
@@ -39,7 +39,7 @@ def pages(
 
 
 def output_text(data: Mapping[str, Any]) -> str:
-    """Return a table as HTML, or text without its colours."""
+    """Return a table as HTML, or text without colour codes."""
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
         table = re.sub(r"<table[^>]*>", "<table>", table)  # the theme lets these scroll

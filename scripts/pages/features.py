@@ -1,4 +1,4 @@
-"""Table of the features that work with each algorithm, from the checks before a run."""
+"""Table of the features that each algorithm supports, from the checks before a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def features(_: str) -> str:
-    """Return a row for each algorithm: whether each feature works that some algorithm refuses."""
+    """Return a row per algorithm, with the features that not all algorithms support."""
     from sgp_runner.config.choices import groups
 
     answers = {
@@ -44,7 +44,7 @@ def features(_: str) -> str:
 
 
 def answer(algo: str, feature: str) -> str:
-    """Return ``yes``, or the error that refuses the feature with the defaults of ``algo``."""
+    """Return ``yes``, or the error that rejects the feature for ``algo`` with its defaults."""
     from sgp_runner.assembly.dry_run import verify_calls
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.errors import ConfigError

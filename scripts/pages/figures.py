@@ -51,9 +51,9 @@ FONT = "text{fill:#7c8086;font:12px sans-serif}"
 
 @dataclass
 class Trace:
-    """The first seconds of a simulated run; all times are in seconds.
+    """The events in the first seconds of a simulated run; all times are in seconds.
 
-    nodes: number of nodes; ranks from there on are servers
+    nodes: number of nodes; higher ranks are servers
     ranks: number of nodes and servers
     gradients: rank, begin and end
     messages: source, destination, begin, end and bytes
@@ -82,7 +82,7 @@ def algorithms(names: str = "*") -> Iterator[str]:
 
 
 def traced(algo: str, nodes: int) -> Trace:
-    """Simulate ``algo`` without gradients, and record what begins in the first `SECONDS`."""
+    """Simulate ``algo`` without gradients, and record events that start in the first `SECONDS`."""
     from sgp_runner.assembly.simulated.times import simulate_times
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
@@ -139,7 +139,7 @@ WIDTH, LEFT, TOP, ROW = 520, 60, 30, 34  # in pixels
 
 
 def draw(trace: Trace) -> str:
-    """Return the SVG of ``trace``, in colours that can be read on white and on black."""
+    """Return the SVG of ``trace``, in colours that are legible on white and on black."""
     height = ROW * trace.ranks
     scale = (WIDTH - LEFT - 10) / SECONDS
 
@@ -182,7 +182,7 @@ def draw(trace: Trace) -> str:
 
 
 def legend(trace: Trace) -> Iterator[str]:
-    """Yield a key of the colours that a figure has."""
+    """Yield the legend for the colours that occur in a figure."""
     yield f'<rect x="{LEFT}" y="6" width="24" height="10"/>{text(LEFT + 30, 15, "gradient")}'
     if trace.messages:
         yield f'<path d="M{LEFT + 110} 11h26"/>{text(LEFT + 142, 15, "message")}'

@@ -1,8 +1,8 @@
 """Generated parts of the documentation: tables, code and figures that come from the package.
 
 A marker is an HTML comment on a separate line, such as ``<!-- settings: algo=sgp -->``. The lines
-between it and ``<!-- end -->`` are generated and committed, so that a reader of the Markdown has
-them. ``make docs`` writes them again.
+between it and ``<!-- end -->`` are generated and committed, so that they are visible in the
+Markdown. ``make docs`` regenerates them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def filled(markdown: str) -> str:
 def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
     """Yield the files in ``docs/`` with generated parts, and their text.
 
-    names: pattern of the pages' and figures' names without their endings
+    names: pattern of the pages' and figures' names without extension
     """
     for path in sorted(DOCS.rglob(f"{names}.md")):
         if MARKER.search(text := path.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""Table of the answers of ``scripts/gpu_check.sh``, from the lines of the last machine."""
+"""Table of the answers of ``scripts/gpu_check.sh`` on the most recent machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = Path(__file__).resolve().parents[2] / "results" / "gpu_check.jsonl"
 
 
 def table_of_answers(_: str, lines: Path = LINES) -> str:
-    """Return a row for each part; without lines of a machine, no part has an answer."""
+    """Return a row per part; without results of a machine, the answers are empty."""
     texts = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
     answers: dict[str, dict[str, Any]] = {line["part"]: line for line in map(json.loads, texts)}
     gpus = answers.get("machine", {}).get("seen", {}).get("gpus", [])

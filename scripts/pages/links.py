@@ -1,7 +1,7 @@
 """Links between the site's pages and the rest of the repository.
 
 Pages link to paths in the repository, so that the links work in a clone too. If the site does not
-contain the file of a link, the link is replaced by its text.
+contain a link's target, the link is replaced by its text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 def on_site(markdown: str, page: str) -> str:
     """Rewrite the links of the site's ``page`` to files outside ``docs/``.
 
-    Raises FileNotFoundError if a link's file is not in the repository.
+    Raises FileNotFoundError if a link's target is not in the repository.
     """
     sources = {name: source for source, name in OUTSIDE.items()}
     source = PurePosixPath(sources.get(page, str(DOCS / page)))

@@ -14,7 +14,7 @@ def files(name: str, about: str, nav: Nav, texts: Mapping[str, str]) -> Iterator
     """Yield path and content: the index, all pages in one file, and each page's Markdown.
 
     nav: the navigation of ``mkdocs.yml``; its groups are the sections of the index
-    texts: Markdown of each page, by its path
+    texts: Markdown of each page, by path
     """
     index, whole = [f"# {name}\n\n> {about}"], []
     for group in nav:
@@ -28,7 +28,7 @@ def files(name: str, about: str, nav: Nav, texts: Mapping[str, str]) -> Iterator
 
 
 def pages(nav: Nav) -> Iterator[str]:
-    """Yield the paths of the pages of a navigation, in order."""
+    """Yield the paths of the pages in a navigation, in order."""
     for item in nav:
         if isinstance(item, str):
             yield item
@@ -38,7 +38,7 @@ def pages(nav: Nav) -> Iterator[str]:
 
 
 def line(path: str, text: str) -> str:
-    """Return the line of a page: its title, and its first sentence."""
+    """Return a page's line in the index: its title and its first sentence."""
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     first = next((part for part in text.split("\n\n") if not NO_TEXT.match(part)), "")
     sentence = re.split(r"(?<=[.?])\s", " ".join(first.split()), maxsplit=1)[0]

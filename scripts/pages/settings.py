@@ -1,4 +1,4 @@
-"""Tables of settings: of one choice, and of all choices."""
+"""Tables of the settings of one choice, and of all choices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
 
 
 def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
-    """Yield key, default, description and type of each setting of ``node``, the part at ``key``."""
+    """Yield key, default, description and type of each setting of ``node``, which is at ``key``."""
     from sgp_runner.cli.help import settings_of, typed
 
     types = dict(types_in(node, key))
@@ -44,7 +44,7 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key and the type, in words, of each setting of ``node`` and of its parts."""
+    """Yield the key and the type, as text, of each setting of ``node`` and its children."""
     from sgp_runner.config.check import annotation, words_for
     from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
@@ -59,7 +59,7 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
 
 
 def reference(_: str) -> str:
-    """Return all groups with their choices, and their keys with type, default and description."""
+    """Return all groups with their choices, and all keys with type, default and description."""
     with configs():
         run = compose(parse([]))
     settings = [row for row in rows(run, "") if "." not in row[0]]
@@ -76,7 +76,7 @@ def choices(group: str) -> Iterator[str]:
     """Yield the section of ``group``: its choices, and the settings of each choice.
 
     Choices with the same settings share a table, and so do all choices of one class. Settings of
-    algorithms are on their pages.
+    algorithms are on the algorithms' pages.
     """
     key = key_of(group)
     yield f"## `{key}=`"
@@ -107,7 +107,7 @@ def choices(group: str) -> Iterator[str]:
 def described_once(
     rows: Sequence[tuple[str, ...]], choice: str, earlier: dict[tuple[str, ...], str]
 ) -> Iterator[str]:
-    """Yield the table of the settings of ``choice``, and those that are as for choices above."""
+    """Yield the table of the settings of ``choice``, with references to identical ones above."""
     firsts = [earlier.setdefault(row, choice) for row in rows]
     if new := [row for row, first in zip(rows, firsts, strict=True) if first == choice]:
         yield table(new)
@@ -117,7 +117,7 @@ def described_once(
 
 
 def of_inner_group(setting: str, key: str) -> bool:
-    """Return whether ``setting`` is of a choice within the part at ``key``."""
+    """Return whether ``setting`` belongs to a choice nested inside ``key``."""
     parent = setting.rpartition(".")[0]
     return parent != key and group_of(parent) is not None
 

@@ -1,15 +1,15 @@
-"""Measured and published times (``results/validation/cells.csv``), and simulated ones.
+"""Measured and published times (``results/validation/cells.csv``), and simulated times.
 
-A line of the file is a cell of a table of ``docs/validation.md``. Its columns:
+Each line of the file is a cell in a table of ``docs/validation.md``. The columns:
 
 table: name of the table
-cell: what was timed, in words separated by semicolons
+cell: labels of what was timed, separated by semicolons
 measure: ``iteration``, seconds per iteration; ``steps A B``, of the steps A to B of node 0, counted
-    from 0; ``all_reduce NODES BYTES SECONDS``, with further seconds besides; ``send FROM TO BYTES``
+    from 0; ``all_reduce NODES BYTES SECONDS``, plus further seconds; ``send FROM TO BYTES``
 seconds: the real time
 fitted: whether a constant of the profile was fitted to this time
 settings: overrides of sgp-run
-left_out: override with the constant after a fit without this time
+left_out: override with the constant from a fit without this time
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run_of(*settings: str) -> Run:
 
 
 def simulate(measure: str, *settings: str) -> float:
-    """Return the simulated seconds of what ``measure`` names."""
+    """Return the simulated seconds of the operation given by ``measure``."""
     kind, *numbers = measure.split()
     match kind, [float(number) for number in numbers]:
         case "all_reduce", [nodes, num_bytes, *besides]:

@@ -19,7 +19,7 @@ HEADS = {
 
 
 def times(names: str) -> str:
-    """Return the table of the cells of some tables and a sentence, or the table of sources."""
+    """Return the cells of some tables, with a summary sentence; or the table of sources."""
     if names == "sources":
         head = ("", "`cluster=`", "fitted constants", "times", "mean", "worst")
         return table(sources.lines_of_table(), head)
@@ -34,7 +34,7 @@ def times(names: str) -> str:
 
 
 def pivot(listed: Sequence[Cell], head: Sequence[str]) -> str:
-    """Return a table of real times and errors, with a column for each value of the last words."""
+    """Return a table of real times and errors, with a column for each value of the last labels."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in listed:
         column = ", ".join(cell.labels[len(head) :])

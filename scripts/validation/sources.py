@@ -1,4 +1,4 @@
-"""The sources of real times, and a picture of simulated against real times over all of them."""
+"""The sources of real times, and a picture of simulated against real times for all sources."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Source:
     """Real times of one kind.
 
     title: as on the page
-    table: of cells.csv, or a folder of our own measurements
-    cells: pattern of the cells, or of our own algorithms
-    profile: for ``cluster=``
-    fitted: constants of the profile, and what they are fitted on
+    table: a table of cells.csv, or a folder of our own measurements
+    cells: pattern for the cells, or for our own algorithms
+    profile: value of ``cluster=``
+    fitted: fitted constants of the profile, and the data they are fitted to
     """
 
     title: str
@@ -79,7 +79,7 @@ SOURCES = (
 def errors_of(source: Source) -> list[tuple[float, bool]]:
     """Return the error of each cell in percent, and whether its time was predicted.
 
-    A fitted time with a fit without it counts as predicted by that fit.
+    A fitted time counts as predicted if there is a fit that leaves it out.
     """
     if source.table.endswith("network"):
         return own_errors(source)
@@ -136,7 +136,7 @@ def picture() -> str:
 
 
 def place(ratio: float) -> float:
-    """Return the abscissa of a ratio, on a logarithmic axis that ends at `EDGE`."""
+    """Return the horizontal position of a ratio, on a logarithmic axis that ends at `EDGE`."""
     share = (1 + min(1.0, max(-1.0, log(ratio) / log(EDGE)))) / 2
     return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
@@ -156,7 +156,7 @@ def row_of(source: Source, y: int) -> list[str]:
 
 
 def lines_of_table() -> Sequence[tuple[str, ...]]:
-    """Return a line on each source for the table of the page."""
+    """Return a row for each source for the table on the page."""
     lines = []
     for source in SOURCES:
         count, predicted, mean, worst = scores(source)

@@ -1,4 +1,4 @@
-"""Python values as overrides of a command line."""
+"""Conversion of Python values to command-line overrides."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from sgp_runner.utils.errors import ConfigError
 
 
 def split(texts: Sequence[str]) -> list[str]:
-    """Split ``texts`` into overrides; each text has one or more overrides, quoted as in a shell."""
+    """Split ``texts`` into overrides; a text has one or more overrides, quoted as in a shell."""
     overrides = []
     for text in texts:
         if not isinstance(text, str):
             raise ConfigError(
-                "settings", f"{text!r} is no text; write 'key=value', or key=value without quotes."
+                "settings",
+                f"{text!r} is not a string; write 'key=value', or key=value without quotes.",
             )
         try:
             overrides += shlex.split(text)
@@ -58,7 +59,7 @@ def overrides_of(key: str, value: Any) -> Iterator[str]:
 def literal(value: object, choice: bool = False) -> str:
     """Return a value in Hydra's notation.
 
-    choice: whether to leave texts unquoted that may name a choice or a file"""
+    choice: whether to leave strings unquoted that may name a choice or a file"""
     match value:
         case None:
             return "null"
@@ -78,4 +79,4 @@ def literal(value: object, choice: bool = False) -> str:
     plain = getattr(value, "tolist", None)  # of numpy and torch
     if callable(plain):
         return literal(plain())
-    raise ConfigError("settings", f"{value!r} is no value of a setting.")
+    raise ConfigError("settings", f"{value!r} is not a valid value of a setting.")

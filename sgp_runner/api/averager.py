@@ -1,4 +1,4 @@
-"""Decentralised training in a loop outside this package: `Averager`."""
+"""Decentralised training in a user's own loop: `Averager`."""
 
 from __future__ import annotations
 
@@ -48,39 +48,39 @@ VERSION = 2  # of `Averager.state_dict`
 
 
 class Averager:
-    """Runs an algorithm in a training loop: its `step` replaces ``optimizer.step()``.
+    """An algorithm in a training loop: its `step` replaces ``optimizer.step()``.
 
-    algo: name, file, class instance, as ``algo=`` of `sgp-run`
-    model: the module that the loop trains, or DistributedDataParallel around it, which no longer
-        averages anything then. All ranks start from the parameters and buffers of rank 0.
-        Parameters that require no gradient are left out
+    algo: name, file or class instance, like ``algo=`` of `sgp-run`
+    model: the module that the loop trains, or DistributedDataParallel around it, which then no
+        longer averages anything. All ranks start from the parameters and buffers of rank 0.
+        Parameters that do not require a gradient are ignored
     optimizer: a `torch.optim.Optimizer` of the module's parameters, which makes the local steps
-    steps: number of steps of the loop, if known. Algorithms that average now and then also do so
-        after the last step
-    optimizer_state: what becomes of the state of the optimizer (SGD: its momentum; Adam: both
-        moments and the step) at the end of a period, once all ranks have one model: it stays local,
-        is averaged over the ranks (mean), or becomes zero (reset); None: local, and with SlowMo as
-        its setting ``buffers`` says. The periods are those of local SGD, SlowMo, DiLoCo, SparseLoCo
-        and Gossip-PGA, and end after the last of ``steps`` too. With other algorithms, whose ranks
-        never have one model while they train, it is local
-    buffers: what becomes of the model's floating-point buffers, such as BatchNorm's statistics, at
+    steps: number of steps of the loop, if known. Algorithms that average periodically then also
+        average after the last step
+    optimizer_state: what happens to the optimizer's state (SGD: the momentum; Adam: both moments
+        and the step) at the end of a period, when all ranks have the same model: it stays local, is
+        averaged over the ranks (mean), or is set to zero (reset); None: local, or with SlowMo
+        according to its setting ``buffers``. Local SGD, SlowMo, DiLoCo, SparseLoCo and Gossip-PGA
+        have periods; the last one ends after the last of ``steps``. With other algorithms the ranks
+        never have the same model during training, so it must be local
+    buffers: what happens to the model's floating-point buffers, such as BatchNorm's statistics, at
         the same time: local, or mean
     join: whether ranks may take different numbers of steps. In `finish`, a rank without batches
         then exchanges messages, without local steps, until all ranks have finished
-    mesh: of two dimensions, replicas x devices, with all ranks in their order: a replica is a node,
-        the model is inside DDP over the devices of its replica, or FSDP2 has sharded it over them,
-        and each device sends a part of the messages to the same device of other replicas; None:
-        each rank is a node
-    timeout_seconds: how long a rank may wait for others that have not ended but do not come; then
-        all ranks end with a StallTimeout that names these. math.inf: for ever
-    settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
+    mesh: two-dimensional, replicas x devices, with all ranks in order: a replica is a node, the
+        model is wrapped in DDP or sharded by FSDP2 over the devices of its replica, and each device
+        sends a shard of the messages to the same device of other replicas; None: each rank is a
+        node
+    timeout_seconds: how long a rank may wait for ranks that are alive but do not arrive; then all
+        ranks raise a StallTimeout that names them. math.inf: forever
+    settings: the settings of the algorithm, like ``algo.*`` of `sgp-run`: ``tau=12``,
         ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
 
-    Every process of the launcher, such as torchrun, is a node. Messages go over NCCL if the model
-    is on a GPU and the process group of the script has NCCL, else over gloo. `step`, `average`,
-    `state_dict` and `finish` are calls of all ranks together.
+    Every process of the launcher, such as torchrun, is a node. Messages use NCCL if the model is on
+    a GPU and the script's process group has NCCL, else gloo. All ranks must call `step`, `average`,
+    `state_dict` and `finish` together.
 
-    Raises ConfigError for arguments that cannot work.
+    Raises ConfigError for invalid arguments.
     """
 
     _step_supports_amp_scaling = True  # as GradScaler asks
@@ -145,12 +145,12 @@ class Averager:
 
     @property
     def rank(self) -> int:
-        """The rank of this process, from 0; with a mesh, that of its replica."""
+        """The rank of this process, from 0; with a mesh, the rank of its replica."""
         return self.runtime.worker.rank
 
     @property
     def size(self) -> int:
-        """The number of ranks; with a mesh, of replicas."""
+        """The number of ranks; with a mesh, the number of replicas."""
         return self.runtime.worker.size
 
     @property
@@ -165,12 +165,12 @@ class Averager:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take one step of the algorithm with the gradients in ``p.grad``, and remove them.
+        """Take one step of the algorithm with the gradients in ``p.grad``, and clear them.
 
-        For a parameter without a gradient, the gradient is taken as zero. If a GradScaler of this
-        rank calls this method, it also divides the gradients by the scale. If they are not finite
-        then, this rank takes no local step, but exchanges its messages. Algorithms that compute
-        with the gradient itself, such as AR-SGD, take it as zero.
+        A missing gradient counts as zero. If a GradScaler of this rank calls this method, it also
+        divides the gradients by the scale. If they are then not finite, this rank takes no local
+        step, but still exchanges its messages. For algorithms that communicate the gradient itself,
+        such as AR-SGD, the gradient is then zero.
         """
         self.counts.step()
         scaler = vars(self)  # GradScaler.step sets both for the duration of this call
@@ -186,14 +186,14 @@ class Averager:
         self.take(gradient, skips)
 
     def take(self, gradient: Callable[[], list[Tensor]], skips: bool) -> None:
-        """Take a step, and treat the local state if it ends a period."""
+        """Take a step; if it ends a period, average or reset the local state as configured."""
         runtime = self.runtime
         try:
             runtime.step(gradient, skips)
         except LostConnection as error:
             raise RankLost(
                 f"{error} in step {runtime.worker.step}: another process has ended, and its "
-                "message has the cause; continue all ranks from the states that they have saved."
+                "message states the cause; continue all ranks from the states that they have saved."
             ) from error
         last = runtime.wanted is None
         if self.period and (last or (runtime.worker.steps_taken - 1) % self.period == 0):
@@ -208,14 +208,14 @@ class Averager:
                 average(self.buffers, runtime.world)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Remove the gradients of the parameters."""
+        """Clear the gradients of the parameters."""
         self.optimizer.zero_grad(set_to_none)
 
     @contextmanager
     def average(self) -> Iterator[nn.Module]:
-        """Give the model the mean parameters and buffers of all ranks, until the block ends.
+        """Give the model the mean parameters and buffers of all ranks inside the block.
 
-        An algorithm with outer parameters, such as DiLoCo, averages those.
+        Algorithms with outer parameters, such as DiLoCo, average the outer parameters.
         """
         if self.runtime.ended:
             yield self.model
@@ -233,7 +233,7 @@ class Averager:
 
     @property
     def buffers(self) -> list[Tensor]:
-        """The model's buffers with a mean, such as the statistics of BatchNorm."""
+        """The model's buffers that can be averaged, such as the statistics of BatchNorm."""
         return [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
 
     @torch.no_grad()
@@ -247,11 +247,11 @@ class Averager:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """End the algorithm after the last step; the model is then the mean of all ranks.
+        """Finish training after the last step; the model is then the mean of all ranks.
 
         Messages in flight arrive first, and the connections between the ranks are closed. Raises
-        ConfigError if ranks took different numbers of steps, unless they may; a step that waits for
-        a rank that has finished raises it too.
+        ConfigError if ranks took different numbers of steps, unless ``join`` is set; a step that
+        waits for a rank that has finished raises it too.
         """
         if not self.runtime.ended:
             while self.counts.behind():
@@ -267,7 +267,7 @@ class Averager:
             TRAINED.difference_update(self.model.modules())
 
     def finish_at_exit(self) -> None:
-        """End the threads that receive messages, or PyTorch aborts the process."""
+        """End the threads that receive messages; otherwise PyTorch would abort the process."""
         failed = hasattr(sys, "last_value")
         if not failed and dist.is_initialized():
             self.finish()
@@ -289,7 +289,7 @@ class Averager:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank: parameters, optimizer, algorithm, messages in flight.
 
-        The tensors are not copied. Every rank saves its own.
+        The tensors are not copied. Every rank must save its own state.
         """
         vector, optimizer = self.runtime.vector, self.optimizer
         states = self.runtime.state_dict(), vector.plain(optimizer.state_dict())
@@ -298,7 +298,7 @@ class Averager:
 
     @property
     def identity(self) -> State:
-        """Facts that a state shares with the averager that loads it."""
+        """Properties in which a state must match the averager that loads it."""
         vector, groups = self.runtime.vector, self.param_groups
         tensors = dict(zip(vector.shapes, vector.parameters, strict=True))
         return {
@@ -312,10 +312,10 @@ class Averager:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that this rank has saved; call this before the first step.
+        """Continue from the state that this rank saved; call this before the first step.
 
-        Raises ConfigError, before anything is replaced, for a damaged state and for that of another
-        model, optimizer, algorithm or rank.
+        Raises ConfigError, before anything is changed, if the state is damaged or belongs to
+        another model, optimizer, algorithm or rank.
         """
         if self.runtime.begun:
             raise RuntimeError("a state must be loaded before the first step")
@@ -328,15 +328,15 @@ class Averager:
 
     @torch.no_grad()
     def load_states(self, states: Sequence[dict[str, Any]]) -> None:
-        """Continue from the states of all former ranks, on as many ranks, or on more or fewer.
+        """Continue from the states of all former ranks, on any number of ranks.
 
-        Each of as many ranks continues exactly, as in `load_state_dict`. Otherwise all ranks start
-        from the mean model, with mean states of optimizer, BatchNorm and algorithm. The loop gives
-        the rest of the epoch to the present ranks.
+        On the same number of ranks, each continues exactly, as in `load_state_dict`. Otherwise all
+        ranks start from the mean model, with the mean states of optimizer, BatchNorm and algorithm.
+        The loop must distribute the rest of the epoch among the current ranks.
 
-        Raises ConfigError, before anything is replaced, also for an algorithm with messages in
-        flight, or with a state of a rank that has no mean: the latter are, for example, the coding
-        errors of SparseLoCo.
+        Raises ConfigError, before anything is changed, also if the number of ranks changes and the
+        algorithm has messages in flight or per-rank state that cannot be averaged, such as the
+        coding errors of SparseLoCo.
         """
         states = by_rank(states, self.identity)
         if len(states) == self.size:
@@ -355,9 +355,9 @@ def algorithm_of(
     nodes: int,
     optim: WrappedOptimizer,
 ) -> Algorithm:
-    """Return the algorithm with these settings. Raises ConfigError.
+    """Return the algorithm with ``settings``. Raises ConfigError.
 
-    paired: whether messages move in pairs, over NCCL
+    paired: whether messages are exchanged in pairs, over NCCL
     """
     if isinstance(algo, str):
         overrides = overrides_of("algo", {"name": algo, **settings})

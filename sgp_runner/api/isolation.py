@@ -24,7 +24,7 @@ ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults are 
 
 @contextmanager
 def alone(verbose: bool) -> Iterator[None]:
-    """Admit one thread at a time, and forget the plug-ins of earlier runs.
+    """Admit one thread at a time, and unload the plug-ins of earlier runs.
 
     verbose: true: show information and warnings; false: only warnings
 
@@ -71,7 +71,7 @@ def torch_as_usual() -> Iterator[None]:
 
 @contextmanager
 def saving_on_interrupt() -> Iterator[None]:
-    """Save a training run after an interrupt: Ctrl-C, or an interrupt of a notebook's kernel.
+    """Save a training run on an interrupt: Ctrl-C, or an interrupt of a notebook's kernel.
 
     Raises KeyboardInterrupt once the run is saved. A second interrupt ends the run at once.
     """

@@ -1,8 +1,8 @@
-"""State that stays on a rank, and its rule when an algorithm gives all ranks one model.
+"""Local state of a rank, and what happens to it when all ranks receive the same model.
 
-The state of the optimizer is each floating-point tensor in ``optimizer.state``: the momentum of
-SGD, both moments and the step of Adam. That of the model is each floating-point buffer, such as
-BatchNorm's statistics.
+The optimizer's local state consists of the floating-point tensors in ``optimizer.state``: the
+momentum of SGD, both moments and the step of Adam. The model's local state consists of its
+floating-point buffers, such as BatchNorm's statistics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OF_SLOWMO: dict[str | None, Literal["keep", "average", "reset"]] = {
 
 
 def period_of(algo: Algorithm) -> int:
-    """Return the steps between those after which all ranks have one model; 0: there are none."""
+    """Return the number of steps after which all ranks have the same model; 0 if they never do."""
     if getattr(algo, "overlap", "none") != "none":
         return 0
     names = (PERIODS[cls] for cls in type(algo).__mro__ if cls in PERIODS)
@@ -49,9 +49,9 @@ def period_of(algo: Algorithm) -> int:
 
 
 def with_rules(algo: Algorithm, optimizer: OptimizerRule | None, buffers: BufferRule) -> Algorithm:
-    """Return the algorithm with the rule of the optimizer's state, which SlowMo has as a setting.
+    """Check both rules, and return the algorithm; SlowMo has the optimizer's rule as a setting.
 
-    Raises ConfigError for a rule that the algorithm has no moment for.
+    Raises ConfigError for a rule that would never apply with this algorithm.
     """
     for key, value, choices in (
         ("optimizer_state", optimizer or "local", ("local", "mean", "reset")),
@@ -64,8 +64,8 @@ def with_rules(algo: Algorithm, optimizer: OptimizerRule | None, buffers: Buffer
         if value != "local" and not period_of(algo):
             raise ConfigError(
                 key,
-                f"{algo.title} has no step after which all ranks have one model, so '{value}' has "
-                "no moment: write 'local', or use local_sgd, slowmo, diloco, sparseloco or "
+                f"{algo.title} has no step after which all ranks have one model, so '{value}' "
+                "never applies: write 'local', or use local_sgd, slowmo, diloco, sparseloco or "
                 "gossip_pga.",
             )
     if isinstance(algo, SlowMo) and optimizer is not None:
@@ -74,9 +74,9 @@ def with_rules(algo: Algorithm, optimizer: OptimizerRule | None, buffers: Buffer
 
 
 def average(tensors: Sequence[Tensor], world: World) -> None:
-    """Replace each tensor by its mean over all ranks, in one message.
+    """Replace each tensor by its mean over all ranks, in a single message.
 
-    Nothing changes if a rank has another number of them: an optimizer that has skipped all its
+    Does nothing if the number of tensors differs between ranks: an optimizer that has skipped all
     steps has no state yet.
     """
     if len(set(world.gather(len(tensors)))) > 1 or not tensors:

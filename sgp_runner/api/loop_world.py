@@ -1,4 +1,4 @@
-"""The processes of a script with a training loop of its own, as a `World`."""
+"""The processes of a script with its own training loop, as a `World`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sgp_runner.utils.messages import logger
 def world_on(device: torch.device, devices: int = 1, cut: Cut | None = None) -> TorchWorld:
     """Return the world of the script's process group, or of its launcher. Raises ConfigError.
 
-    device: of the model. devices: number of processes of a node. cut: not None: they have different
-        parts of the model
+    device: device of the model. devices: number of processes per node. cut: if not None, these have
+        different shards of the model
     """
     joins = dist.is_initialized()
     if not joins:
@@ -47,7 +47,7 @@ def world_on(device: torch.device, devices: int = 1, cut: Cut | None = None) -> 
 
 
 def take_from_replica_0(tensor: Tensor, world: TorchWorld) -> None:
-    """Replace ``tensor`` by that of rank 0, over gloo, or of the same device of replica 0."""
+    """Copy ``tensor`` from rank 0 over gloo, or from the same device of replica 0."""
     if world.cut is not None:
         dist.broadcast(tensor, world.layout.device, group=world.averaging)
         return

@@ -49,12 +49,12 @@ class Results:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One line per run: settings and results, as in `sgp_runner.report.read.runs`."""
+        """One row per run: settings and results, as in `sgp_runner.report.read.runs`."""
         return self._read.table
 
     @property
     def curves(self) -> pd.DataFrame:
-        """One line per run and evaluated epoch.
+        """One row per run and evaluated epoch.
 
         Columns: ``folder epoch time_s bytes quality low high averaged``. Times are in seconds of
         the run's clock; ``quality`` is the mean over the workers.
@@ -63,7 +63,7 @@ class Results:
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """All records in the ``metrics.jsonl`` of all runs, with columns ``run`` and ``folder``."""
+        """All records in the ``metrics.jsonl`` files of all runs, with the run and its folder."""
         return pd.DataFrame(
             [
                 {"run": run, "folder": folder, **record}
@@ -79,7 +79,7 @@ class Results:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One line per setting, ranked as in a report, with means over the seeds of the setting.
+        """One row per setting, ranked as in a report, with means over the seeds of the setting.
 
         ``rank`` and ``speed_up`` compare ``time_to_target``, the time to reach the ``target`` of
         the task. In timing studies they compare the time per iteration. Times are in seconds of the
@@ -115,12 +115,12 @@ class Results:
         plots = list(makers[against]())
         if not plots:
             raise ConfigError(
-                "plot", f"no run was evaluated, so there is nothing against {against}."
+                "plot", f"no run was evaluated, so there is nothing to plot against {against}."
             )
         if len(plots) > 1:
             titles = "; ".join(plot.title for plot in plots)
             raise ConfigError(
-                "plot", f"these runs need {len(plots)} plots ({titles}): load those of one."
+                "plot", f"these runs need {len(plots)} plots ({titles}): load the runs of only one."
             )
         return drawn(plots[0])
 
@@ -188,7 +188,7 @@ def load(*places: str | Path) -> Results:
 
 
 def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
-    """Return the line of a setting in `Results.table`."""
+    """Return the row of a setting in `Results.table`."""
     setting = row.setting
     columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     return {

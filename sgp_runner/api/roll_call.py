@@ -1,4 +1,4 @@
-"""The ranks of a training loop that do not come to an exchange, although they have not ended."""
+"""Detection of ranks that are alive but do not arrive at an exchange."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SILENT: Answer = (-1, False, "does not answer")
 
 
 class RollCall:
-    """Asks all ranks where they are once one has waited too long, and reports the missing ones.
+    """A check of where all ranks are, once one has waited too long, to report the missing ranks.
 
-    Threads ask and answer; the training thread of a rank may hang.
+    Separate threads ask and answer, because the training thread of a rank may hang.
 
     store: shared by all ranks
     limit: how long a rank may wait for others (seconds)
@@ -40,9 +40,9 @@ class RollCall:
         self.training = get_ident()
 
     def outcome(self, steps: int) -> StallTimeout | None:
-        """Return the error of all ranks, with one sentence, if one of them has waited too long.
+        """Return the same error on all ranks if one of them has waited too long, else None.
 
-        steps: number of steps that this rank has begun
+        steps: number of steps that this rank has started
         """
         if longest_wait() > self.limit:
             self.store.compare_set(ASKED, "", duration(self.limit))
@@ -58,7 +58,7 @@ class RollCall:
         return StallTimeout(str(agreed, "utf-8"))
 
     def answer_of(self, rank: int, until: float) -> Answer:
-        """Return the answer of a rank; `SILENT` without one at the time ``until``."""
+        """Return the answer of a rank, or `SILENT` if there is none at the time ``until``."""
         key, left = f"answer of {rank}", until - time.monotonic()
         try:
             if left > 0:
@@ -72,7 +72,7 @@ class RollCall:
 
 
 def sentence(answers: Mapping[int, Answer], limit: str) -> str:
-    """Return what the missing ranks do: of those that do not wait, the ones with fewest steps."""
+    """Describe the missing ranks: among ranks that do not wait, the ones with the fewest steps."""
     texts = {
         rank: f"rank {rank} {what}"
         if steps < 0
@@ -89,13 +89,13 @@ def sentence(answers: Mapping[int, Answer], limit: str) -> str:
         )
     waiting = [rank for rank, (_, waits, _) in answers.items() if waits][:1]
     return (
-        f"{rank_list(missing)} did not come within {longer}, so mend the cause or allow more: "
+        f"{rank_list(missing)} did not arrive within {longer}, so fix the cause or allow more: "
         f"{'; '.join(texts[rank] for rank in missing + waiting)}."
     )
 
 
 def place(thread: int) -> str:
-    """Return the function, file and line where a thread is: of the script, not of a library."""
+    """Return the function, file and line of the script that a thread is executing."""
     stack = extract_stack(sys._current_frames()[thread])[::-1]
     libraries = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")})
     frame = next((entry for entry in stack if not entry.filename.startswith(libraries)), stack[0])

@@ -41,7 +41,7 @@ Loss: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 
 @dataclass(frozen=True)
 class Value:
-    """One value of a keyword: its title in a sweep, and the overrides that set it."""
+    """A value of a keyword argument: its title in a sweep, and the overrides that set it."""
 
     title: str
     overrides: Sequence[str]
@@ -62,19 +62,19 @@ def run(
     overrides: settings as on the command line, ``"algo=osgp nodes=8"``
     algo: name, file, class or instance
     model: name, file, class or instance; or a `torch.nn.Module`, whose parameters initialise every
-        node; or a function without arguments that makes a module from the run's seed
+        node; or a function without arguments that creates a module from the run's seed
     data: name, file, class or instance; or a pair (train, valid) of torch data sets, or of pairs
         (inputs, targets) of tensors or arrays
     loss: if ``data`` is a pair: ``loss(outputs, targets)`` returns the mean loss of a batch;
-        default: cross-entropy if a target is one whole number, else half the squared distance
+        default: cross-entropy if a target is a single integer, else half the squared distance
     data_keys: if the samples of ``data`` are dictionaries: the keys of the inputs and, last, of the
         target; default: the key of the target is called label, target or y, and there is one other
     verbose: whether to show information and progress; warnings are always shown
     settings: Python values of other keys; a dictionary sets several keys: ``optim={"lr": 0.1}``
 
-    Raises ConfigError, before anything is written, for settings that cannot work; Diverged; Stopped
-    or KeyboardInterrupt after an interrupt, once the run is saved; and any other error of the run.
-    The same call resumes an interrupted run.
+    Raises ConfigError, before anything is written, for invalid settings; Diverged; Stopped or
+    KeyboardInterrupt after an interrupt, once the run is saved; and any other error of the run. The
+    same call resumes an interrupted run.
     """
     started = time.monotonic()
     if loss is not None and data is None:
@@ -102,14 +102,14 @@ def sweep(
     verbose: bool = True,
     **settings: object,
 ) -> Results:
-    """Run each combination of several values, one after another, and return their results.
+    """Run every combination of several values, one after another, and return the results.
 
     The arguments are the same as for `run`. Pass several values of a key as a list, tuple or range,
     or in an override such as ``"algo=sgp,osgp"``. For a key whose value is a list, such as
     ``model.hidden``, pass a list of lists. Pass several data sets as a list of pairs.
 
     A failed run does not stop the sweep; its error is in `Results.failed`. Raises ConfigError
-    before the first run if a combination cannot work.
+    before the first run if a combination is invalid.
     """
     if loss is not None and data is None:
         raise needless_loss()
@@ -148,7 +148,7 @@ def arguments_of(
 def keeping(
     loss: Loss | None, data_keys: Sequence[str] | None
 ) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield a function that converts keywords to `Value`; objects in memory are held until exit."""
+    """Yield a function that converts keywords to `Value`; keep objects in memory until exit."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:
@@ -156,7 +156,7 @@ def keeping(
                 return brought(key, value)
             except RecursionError:
                 raise ConfigError(
-                    key, "its value contains itself, or is nested too deep."
+                    key, "the value contains itself or is nested too deeply."
                 ) from None
 
         def brought(key: str, value: Any) -> Value:
@@ -181,12 +181,12 @@ def keeping(
 
 def needless_loss() -> ConfigError:
     return ConfigError(
-        "loss", "it belongs to data=(train, valid); a data set that is chosen has its own loss."
+        "loss", "applies only to data=(train, valid); other data sets have their own loss."
     )
 
 
 def is_choice(value: object) -> bool:
-    """Return whether ``value`` is a choice or its name, rather than a model or data in memory."""
+    """Return whether ``value`` is a choice or its name, not a model or data in memory."""
     if isinstance(value, str | PurePath | Mapping) or value is None:
         return True
     cls = value if isinstance(value, type) else type(value)
@@ -209,7 +209,7 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, several):
         return [value]
     if not value:
-        raise ConfigError(key, "it has no values to sweep over.")
+        raise ConfigError(key, "has no values to sweep over.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""States of `Averager`: their check, and states for another number of ranks."""
+"""States of `Averager`: checks, and conversion to a different number of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = ("worker", "optimizer")  # of a state: what is replaced
 
 
 def check_state(state: object, identity: State) -> None:
-    """Raise ConfigError unless a state is as it was saved, with the same identity."""
+    """Raise ConfigError if a state is damaged or has a different identity."""
     saved: State = state if isinstance(state, dict) else {}
     here, there = (
         dict(outline({key: values.get(key) for key in identity})) for values in (identity, saved)
@@ -27,15 +27,14 @@ def check_state(state: object, identity: State) -> None:
         if now.get(key) != then.get(key):
             raise ConfigError(
                 "state",
-                f"it is damaged: {key} was {then.get(key)} when it was saved, and is "
-                f"{now.get(key)}.",
+                f"damaged: {key} was {then.get(key)} when it was saved, and is {now.get(key)}.",
             )
 
 
 def resized(states: Sequence[State], title: str) -> State:
-    """Return the parts of a state of any rank, from those of all former ranks, by rank.
+    """Return the parts of a state for any rank, from the states of all former ranks by rank.
 
-    title: of the algorithm. Raises ConfigError if there is no rule for what the states contain
+    title: of the algorithm. Raises ConfigError if the states cannot be averaged
     """
     optimizers = [state["optimizer"] for state in states]
     way_out = f"continue with {len(states)} ranks, or start an averager from the mean model"
@@ -48,10 +47,10 @@ def resized(states: Sequence[State], title: str) -> State:
 
 
 def by_rank(states: Sequence[State], identity: State) -> list[State]:
-    """Return the states of all former ranks in their order.
+    """Return the states of all former ranks, sorted by rank.
 
-    identity: of the averager that loads them. Raises ConfigError if one is missing or damaged, or
-    does not belong here
+    identity: of the averager that loads them. Raises ConfigError if a state is missing, damaged or
+        has a different identity
     """
     for state in states:
         former = state.get("rank") if isinstance(state, dict) else None

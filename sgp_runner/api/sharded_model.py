@@ -1,9 +1,9 @@
-"""FSDP2's parameters for `Averager`: the part of each that is on this device.
+"""FSDP2's parameters for `Averager`: the shard of each that is on this device.
 
-The same device of all replicas has the same part of each parameter, so an algorithm that computes
-with each element alone averages the parts, device by device, as it would average whole models.
-FSDP2 gathers a module's parameters from memory of its own. Therefore the parts are copied between
-that memory and the vector of the algorithm.
+The same device of all replicas has the same shard of each parameter, so an elementwise algorithm
+averages the shards, device by device, as it would average whole models. FSDP2 gathers a module's
+parameters from its own memory. Therefore the shards are copied between that memory and the vector
+of the algorithm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_sharding(model: nn.Module, mesh: DeviceMesh) -> None:
         elif p.device_mesh.mesh.tolist() != ranks:
             what = f"is sharded over the ranks {p.device_mesh.mesh.tolist()}"
         elif p.dtype not in (torch.float32, torch.float64):
-            what = f"is in {str(p.dtype).removeprefix('torch.')}, and not in float32"
+            what = f"is in {str(p.dtype).removeprefix('torch.')}, not in float32"
         else:
             continue
         raise ConfigError(
@@ -44,7 +44,7 @@ def check_sharding(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class ShardVector(ParameterVector):
-    """The parts of a module's sharded parameters, which are copied to and from a vector [D]."""
+    """The local shards of a module's parameters, which are copied to and from a vector [D]."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -91,12 +91,12 @@ class ShardVector(ParameterVector):
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this device's part of a sharded tensor, in its memory; others as they are."""
+    """Return this device's shard of a sharded tensor, sharing memory; others unchanged."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def like(part: Tensor, p: Any) -> DTensor:
-    """Return the sharded tensor of which this device has ``part``, sharded as the parameter."""
+    """Return the tensor with ``part`` as this device's shard, sharded like the parameter."""
     mesh, placements = p.device_mesh, p.placements
     return DTensor.from_local(
         part, mesh, placements, run_check=False, shape=p.shape, stride=p.stride()
@@ -104,7 +104,7 @@ def like(part: Tensor, p: Any) -> DTensor:
 
 
 def whole(p: nn.Parameter, value: Tensor) -> Tensor:
-    """Return the sharded tensor of a part of an optimizer's state; a step count as it is."""
+    """Return the sharded tensor for a shard of optimizer state; step counts unchanged."""
     return like(value, p) if value.shape == local(p).shape and value.dim() else value
 
 

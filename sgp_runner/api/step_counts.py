@@ -1,4 +1,4 @@
-"""The numbers of steps of all ranks of a training loop, and the ranks that do not come."""
+"""Comparison of the numbers of steps of all ranks, and detection of missing ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FINISHED = "a rank has finished"
 
 
 class StepCounts:
-    """Compares the steps of this rank with those of ranks that have finished.
+    """A comparison of this rank's steps with the steps of ranks that have finished.
 
     A thread also calls the roll, from the construction until `close`.
 
     store: shared by all ranks
-    joins: whether ranks that have finished follow the steps of the others
+    joins: whether ranks that have finished take part in the steps of the others
     limit: how long a rank may wait for others (seconds)
-    clock: set once there is one; an error of the thread is raised in a step that waits for messages
+    clock: set once it exists; an error of the thread is raised in a step that waits for messages
     """
 
     clock: RealClock | None = None
@@ -46,20 +46,20 @@ class StepCounts:
             self.watcher.start()
 
     def meet(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have arrived here."""
         self.store.set(f"{self.rank} is here", "")
         for rank in self.others:
             self.wait_for(f"{rank} is here", "to make their Averager")
 
     def step(self) -> None:
-        """Count a step. Raises the error of the thread, if it came while this rank did not wait."""
+        """Count a step. Raises an error that the thread found while this rank was not waiting."""
         raise_if_interrupted()
         self.steps += 1
         if self.joins:
             self.store.set(f"begun by {self.rank}", str(self.steps))
 
     def watch(self) -> None:
-        """Fail, instead of waiting for ever, once a rank has finished or does not come."""
+        """Interrupt a wait that would last forever, once a rank has finished or does not arrive."""
         while not self.over.wait(LOOK_SECONDS):
             try:
                 error = self.unequal_now() or self.roll_call.outcome(self.steps)
@@ -72,7 +72,7 @@ class StepCounts:
                 return
 
     def unequal_now(self) -> ConfigError | None:
-        """Return the error of ranks that have finished before this step, if there are any."""
+        """Return an error if another rank has finished with fewer steps, else None."""
         # One request, however many ranks there are.
         if self.joins or not self.store.check([FINISHED]):
             return None
@@ -83,9 +83,9 @@ class StepCounts:
         return self.unequal(*fewer[0]) if fewer else None
 
     def behind(self) -> bool:
-        """Return whether another rank has begun a step that this one, which joins, must follow.
+        """Return whether another rank has started a step in which this joined rank must take part.
 
-        Wait until one has, or all ranks have finished.
+        Waits until one has, or all ranks have finished.
         """
         if not self.joins:
             return False
@@ -112,7 +112,7 @@ class StepCounts:
         self.store.set(FINISHED, "")
 
     def of(self, rank: int) -> int | None:
-        """Return the steps of a rank; None if it has not finished."""
+        """Return the number of steps of a rank; None if it has not finished."""
         key = f"steps of {rank}"
         return int(self.store.get(key)) if self.store.check([key]) else None
 
@@ -125,7 +125,7 @@ class StepCounts:
                 raise self.unequal(rank, steps)
 
     def close(self) -> None:
-        """End the thread; one inside a call to the store would crash at the end of the program."""
+        """End the thread, which would crash at program exit if inside a call to the store."""
         self.over.set()
         if self.others:
             self.watcher.join(JOIN_SECONDS)

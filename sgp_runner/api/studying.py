@@ -19,13 +19,13 @@ def study(
 ) -> StudyPage:
     """Run a study, or return its result if all of its runs have finished.
 
-    file: the file of the study, or its content as a dictionary
-    name: name of the folder in ``results/studies``; a file has its own name
+    file: path of the study's file, or its content as a dictionary
+    name: name of the folder in ``results/studies``; ignored for a file, which has its own name
     verbose: whether to show a line for each run; warnings are always shown
 
     Returns the answer, the table and the page. Raises ConfigError, before anything is written, for
-    a study that cannot work; Stopped after a signal, once the runs are saved. The same call
-    continues the study.
+    an invalid study; Stopped after a signal, once the runs are saved. The same call continues the
+    study.
     """
     with alone(verbose), torch_as_usual(), without_main():
         asked = study_of(file, name) if isinstance(file, Mapping) else read_study(Path(file))
@@ -34,7 +34,7 @@ def study(
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Keep the processes of the runs from executing the calling script again."""
+    """Prevent the runs' processes from executing the calling script again."""
     main = vars(sys.modules["__main__"])
     before: dict[str, Any] = {key: main[key] for key in ("__file__", "__spec__") if key in main}
     main.pop("__file__", None)

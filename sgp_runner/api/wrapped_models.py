@@ -1,9 +1,9 @@
-"""Models and optimizers of a training loop, checked for `Averager`, and DDP without averages.
+"""Checks of a training loop's model and optimizer for `Averager`, and DDP without averaging.
 
 DistributedDataParallel (DDP) averages gradients in buckets through a communication hook. A hook
-that returns its bucket as it is leaves each rank with the gradient of its own batch, bit for bit.
+that returns its bucket unchanged leaves each rank with exactly the gradient of its own batch.
 
-DDP compares the annotations of a hook with classes, so this file does not postpone annotations.
+DDP compares a hook's annotations with classes, so this file does not postpone annotations.
 """
 
 import inspect
@@ -50,16 +50,16 @@ TRAINED: WeakSet[nn.Module] = WeakSet()  # parts of models whose averager has no
 
 
 def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
-    """Return the gradients of a bucket as they are: a hook of DDP."""
+    """DDP communication hook that returns the gradients of a bucket unchanged."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
 
 
 def devices_of(mesh: DeviceMesh | None) -> int:
-    """Return the devices of a replica, the second dimension of a mesh of all ranks; 1 without one.
+    """Return the number of devices per replica, the mesh's second dimension; 1 without a mesh.
 
-    Raises ConfigError for another mesh.
+    Raises ConfigError for any other mesh.
     """
     if mesh is None:
         return 1
@@ -74,14 +74,14 @@ def devices_of(mesh: DeviceMesh | None) -> int:
 
 
 def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
-    """Return the module to average: the one inside DDP, which then averages nothing itself.
+    """Return the module to average, unwrapped from DDP, which then averages nothing itself.
 
     mesh: replicas x devices; DDP then averages over the devices of one replica
 
-    Raises ConfigError for a module that another tool or another averager averages or shards.
+    Raises ConfigError for a module that is already averaged or sharded by another tool or averager.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError("model", f"{type(model).__name__} is no torch.nn.Module.")
+        raise ConfigError("model", f"{type(model).__name__} is not a torch.nn.Module.")
     for name, module in model.named_modules():
         for cls in type(module).__mro__:
             reason = REFUSED.get(cls.__name__)
@@ -126,21 +126,21 @@ def vector_of(model: nn.Module) -> tuple[ParameterVector, bool]:
 
 
 def check_per_element(algo: Algorithm) -> None:
-    """Raise ConfigError for an algorithm that computes with more than each element alone."""
+    """Raise ConfigError unless the algorithm is elementwise."""
     check_divisible(components(algo), "algo", PER_DEVICE)
     if needs_tensors(algo):
         raise ConfigError("algo", f"{algo.title} codes whole tensors: {PER_DEVICE}")
 
 
 def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that have trained parameters of their own."""
+    """Yield the modules that own trained parameters directly."""
     for module in model.modules():
         if any(p.requires_grad for p in module.parameters(recurse=False)):
             yield module
 
 
 def untrained(module: nn.Module) -> nn.Module:
-    """Return a module. Raises ConfigError if another averager trains it, or a part of it."""
+    """Return ``module``. Raises ConfigError if another averager trains it or a part of it."""
     if any(part in TRAINED for part in with_parameters(module)):
         raise ConfigError(
             "model", "another Averager trains the model or a part of it: call its finish() first."
@@ -149,7 +149,7 @@ def untrained(module: nn.Module) -> nn.Module:
 
 
 def silence(model: DistributedDataParallel) -> None:
-    """Let DDP leave gradients and buffers as they are on each rank."""
+    """Make DDP leave each rank's gradients and buffers unchanged."""
     try:
         model.register_comm_hook(None, keep_bucket)
     except RuntimeError as error:
@@ -168,23 +168,23 @@ def silence(model: DistributedDataParallel) -> None:
 
 
 def check_parameters(vector: ParameterVector) -> torch.device:
-    """Return the device of the parameters. Raises ConfigError unless one vector can hold them."""
+    """Return the device of the parameters. Raises ConfigError if devices or dtypes differ."""
     if not vector.parameters:
-        raise ConfigError("model", "it has no parameter that requires a gradient.")
+        raise ConfigError("model", "no parameter requires a gradient.")
     for what, kinds in (
         ("devices", {str(p.device) for p in vector.parameters}),
         ("types", {str(p.dtype) for p in vector.parameters}),
     ):
         if len(kinds) > 1:
             listed = ", ".join(sorted(kinds))
-            raise ConfigError("model", f"its parameters span several {what} ({listed}): use one.")
+            raise ConfigError("model", f"the parameters span several {what} ({listed}): use one.")
     return vector.parameters[0].device
 
 
 def check_same_model(world: World, vector: ParameterVector, model: nn.Module) -> None:
-    """Raise RankFailed on all ranks, with the first tensor that differs, unless models are alike.
+    """Raise RankFailed on all ranks, with the first tensor that differs, if the models differ.
 
-    Values may differ, since all ranks take those of rank 0.
+    Values may differ, because all ranks start from the values of rank 0.
     """
     tensors = [*zip(vector.shapes, vector.parameters, strict=True), *model.named_buffers()]
     listed = [f"{name} {[*tensor.shape]} {tensor.dtype}" for name, tensor in tensors]
@@ -196,10 +196,10 @@ def check_same_model(world: World, vector: ParameterVector, model: nn.Module) ->
 
 
 def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
-    """Raise ConfigError for an optimizer that cannot make the local steps."""
+    """Raise ConfigError for an optimizer that cannot take the local steps."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
-            "optimizer", f"{type(optimizer).__name__} is no torch.optim.Optimizer: pass one."
+            "optimizer", f"{type(optimizer).__name__} is not a torch.optim.Optimizer: pass one."
         )
     kind = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam) or requires_closure(optimizer):
@@ -220,18 +220,18 @@ def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
         raise ConfigError(
             "optimizer",
             f"a parameter of shape {strangers[0]} is not one of the model's: "
-            "make it of model.parameters().",
+            "create it with model.parameters().",
         )
 
 
 def requires_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether ``step`` evaluates the loss itself, as that of `torch.optim.LBFGS` does."""
+    """Return whether ``step`` needs a closure to evaluate the loss, like `torch.optim.LBFGS`."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def check_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ConfigError unless SGD has one momentum for all parameters, as QG-DSGDm needs."""
+    """Raise ConfigError unless SGD uses one momentum for all parameters, as QG-DSGDm needs."""
     names = "momentum", "nesterov", "dampening"
     kinds = {tuple(group[name] for name in names) for group in optimizer.param_groups}
     if len(kinds) > 1 or any(kind[2] for kind in kinds):
@@ -243,9 +243,9 @@ def check_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 class FiniteGradients:
-    """Finds the first gradient that is not finite, before it reaches other ranks.
+    """A check for gradients that are not finite, before they reach other ranks.
 
-    On a GPU, a step is checked in the next one, which does not wait for the device then.
+    On a GPU, a step is checked during the next step, to avoid waiting for the device.
     """
 
     def __init__(self, rank: int, names: list[str]) -> None:
@@ -253,7 +253,7 @@ class FiniteGradients:
         self.last: tuple[int, Tensor] | None = None  # the number of a step, and sums of its parts
 
     def check(self, parts: list[Tensor], step: int) -> None:
-        """Raise Diverged with rank, step and parameter; ``parts``: the gradient of each."""
+        """Raise Diverged with rank, step and parameter; ``parts``: gradients by parameter."""
         if parts[0].is_cuda:
             self.check_last()
         self.last = step, torch.stack([part.sum() for part in parts])

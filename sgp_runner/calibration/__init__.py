@@ -1,1 +1,1 @@
-"""``sgp-run calibrate``: measurement of machines, written as a cluster profile."""
+"""``sgp-run calibrate``: measure machines and write the result as a cluster profile."""

@@ -1,10 +1,10 @@
-"""Fit of the constants of a cluster to measurements, and the leave-one-out error of the fit.
+"""Fit of a cluster's constants to measurements, with the leave-one-out error.
 
 A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The fitted line passes exactly through
 the median at the model's size, because runs send messages of this size. It fits the medians of
 other sizes by least squares, weighted by the inverse square of their `spread`. For the
-leave-one-out error, each size is predicted by the line fitted to all other sizes. Coding of ``n``
-numbers takes a time in proportion to n, exact for the model's tensors.
+leave-one-out error, each size is predicted by the line fitted to all other sizes. The time to code
+``n`` numbers is proportional to n; the fit is exact for the model's tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Repeats = Mapping[int, Sequence[float]]  # bytes -> seconds
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds as a function of bytes, with non-negative ``start`` and positive ``slope``."""
+    """Seconds as a linear function of bytes, with ``start`` >= 0 and ``slope`` > 0."""
 
     start: float
     slope: float
@@ -78,8 +78,8 @@ class Point:
 
     num_bytes: the size
     repeats: measured seconds
-    fitted: seconds that the fit predicts
-    left_out: seconds that a fit without this size predicts
+    fitted: seconds predicted by the fit
+    left_out: seconds predicted by a fit without this size
     """
 
     num_bytes: int
@@ -93,14 +93,14 @@ class Point:
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction by a fit without this size."""
+        """The relative error of the prediction from a fit without this size."""
         return self.left_out / self.seconds - 1
 
 
 def points_of(
     measured: Repeats, through: int, fit: Callable[[Repeats, int], Line] = fit_line
 ) -> list[Point]:
-    """Return a point for each size, of at least three, or two for `fit_proportion`."""
+    """Return a point for each size; needs at least three sizes, or two for `fit_proportion`."""
     line = fit(measured, through)
     others = {size: fit(without(measured, size), through) for size in measured}
     return [
@@ -142,18 +142,18 @@ class Constants:
 
 
 def constants(measurement: Measured) -> Constants:
-    """Return the constants with which the simulator reproduces the measured times.
+    """Return the constants for which the simulator reproduces the measured times.
 
-    If the ranks of a host share its cores, measured work is slowed down by a factor ``sharing``.
-    The constants hold for a rank alone, so they are divided by this factor.
+    If the ranks of a host share its cores, measured work is slower by a factor ``sharing``. The
+    constants are for a rank alone, so they are divided by this factor.
 
     cv: value that reproduces the measured extra time of steps that end with a barrier
     all_reduce_latency_seconds, all_reduce_bandwidth: constants of a ring with the measured times by
         size; the latency is larger if the mean gradient took longer than predicted
-    overlap: time that a step with the mean gradient saves, compared with a step of the slowest node
-        followed by an all-reduce, as a share of the time of a step
+    overlap: time saved by a step with the mean gradient, compared with a step of the slowest node
+        followed by an all-reduce, as a fraction of the step time
     passing_seconds_per_byte: extra time of steps while messages pass, per byte in and out
-    serving_seconds_per_byte: time of a server per answer, alone or under load, whichever is shorter
+    serving_seconds_per_byte: server time per answer, alone or under load, whichever is shorter
     encode_seconds, decode_seconds: time per number of the model's tensors, by codec
     """
     step, n = median(measurement.steps), measurement.nodes

@@ -1,4 +1,4 @@
-"""Measurements in the form of an algorithm; they use the operations and backends of training.
+"""Measurements in the form of an algorithm, with the operations and backends of training.
 
 On real processes the probe measures the machines. In the simulator the fit recovers the constants
 of the simulated cluster, which tests verify.
@@ -48,7 +48,7 @@ TURNS = 3  # each with and without messages
 
 
 def location_here() -> tuple[int, float]:
-    """Return an identifier of this host and its cores, and how many gradients they run at once.
+    """Return an identifier of this host and its cores, and how many gradients they compute at once.
 
     Ranks that are pinned to different cores of one machine count as different hosts.
     """
@@ -58,7 +58,7 @@ def location_here() -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured seconds, averaged over the nodes; all nodes work at once, except in ``serving``.
+    """Measured seconds, averaged over the nodes; all nodes are busy, except in ``serving``.
 
     nodes: number of nodes
     cores_per_host: number of gradients that a host computes at a time
@@ -67,13 +67,13 @@ class Measured:
     exchanges, all_reduces: repeated times by size in bytes; in an exchange each node sends to the
         next node
     steps: a gradient and a step of the optimizer, without communication
-    barriers: a barrier of all nodes
+    barriers: a barrier over all nodes
     locked_steps: a step followed by a barrier
     mean_steps: a step with the mean gradient of all nodes
     mixing: the work of gossip on a vector of ``num_bytes``
     serving: the work of Gap-Aware ASGD's server on a gradient of ``num_bytes``, with idle workers
-    streaming: time per gradient at the server when all workers send without a pause
-    busy_steps: steps while messages pass
+    streaming: time per gradient at the server while all workers send without a pause
+    busy_steps: steps while messages are in flight
     busy_bytes: bytes in and out of a node during a busy step
     quiet_steps: steps right after the busy steps, without messages
     encodes, decodes: for each codec, repeated times by numbers to code (`Codec.work`)
@@ -114,7 +114,7 @@ class Measured:
 
 
 def by_number(by_size: Mapping[str, list[float]]) -> dict[int, list[float]]:
-    """Return ``by_size`` with whole numbers as keys, which are text in JSON."""
+    """Return ``by_size`` with integer keys, which are strings in JSON."""
     return {int(size): repeats for size, repeats in by_size.items()}
 
 
@@ -124,7 +124,7 @@ class Probe(Algorithm):
 
     folder: where rank 0 writes `Measured`
     sizes: message sizes in bytes, in addition to the model's size
-    coded: numbers of the matrices to code, in addition to the model's tensors
+    coded: sizes of the matrices to code, in addition to the model's tensors
     seconds: approximate duration of each measurement
     location: returns an identifier of this rank's host, and the number of gradients that the host
         computes at a time
@@ -186,7 +186,7 @@ class Probe(Algorithm):
         worker.params.sub_(worker.update(await worker.mean_grad()))
 
     async def mix(self, worker: Worker) -> None:
-        """Do the work of one SGP step except its messages."""
+        """Do the work of one SGP step except for its messages."""
         x = worker.push_sum
         to_numerator(x)
         x /= 2
@@ -201,7 +201,7 @@ class Probe(Algorithm):
         await worker.comm.all_reduce(message.clone())
 
     async def serving(self, worker: Worker) -> tuple[list[float], list[float]]:
-        """Time rank 0 as a server: alone, and while all other ranks send gradients nonstop."""
+        """Time rank 0 as a server, alone and while all other ranks send gradients continuously."""
         size, gradient = worker.size, worker.params.clone()
         server = replace(
             worker,
@@ -236,7 +236,7 @@ class Probe(Algorithm):
     ) -> tuple[
         dict[str, dict[int, list[float]]], dict[str, dict[int, list[float]]], dict[str, int]
     ]:
-        """Time every codec on the model's tensors and on matrices, `LowRank` with several ranks."""
+        """Time every codec on the model's tensors and on matrices; `LowRank` with several ranks."""
         encodes: dict[str, dict[int, list[float]]] = {}
         decodes: dict[str, dict[int, list[float]]] = {}
         works: dict[str, int] = {}
@@ -294,7 +294,7 @@ class Probe(Algorithm):
     ) -> list[float]:
         """Time ``work`` several times; return the seconds of each repeat, averaged over the nodes.
 
-        The nodes start together, after a warm-up.
+        The nodes start simultaneously, after a warm-up.
         """
         await work()
         first = await self.timed(worker, work)

@@ -1,4 +1,4 @@
-"""A cluster profile, a file for ``cluster=``: constants, and measured points as comments."""
+"""A cluster profile for ``cluster=``: constants, and measured points as comments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CalibratedSetting:
     """Description of a calibration: ``model`` on ``batch_size`` samples per node.
 
     command: the command line of the calibration
-    protocol: how messages meet their receivers, as ``cluster.links.protocol``
+    protocol: message protocol, as in ``cluster.links.protocol``
     where, when: platform and time of the calibration, for a comment in the profile
     """
 
@@ -92,7 +92,7 @@ def profile(measurement: Measured, setting: CalibratedSetting) -> str:
 def head(measurement: Measured, setting: CalibratedSetting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}."
-    yield f"# It holds for {measurement.nodes} nodes of these machines and for this model."
+    yield f"# Valid for {measurement.nodes} nodes of these machines and for this model."
     yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(
         *(
             leave_one_out(points_of(repeats, measurement.num_bytes))
@@ -118,7 +118,7 @@ def body(measurement: Measured, setting: CalibratedSetting) -> str:
 
 
 def by_codec(seconds: Mapping[str, float]) -> str:
-    """Return the seconds that each codec takes to code a number, one line for each."""
+    """Return the seconds that each codec takes to code a number, one line per codec."""
     lines = [
         f"\n    {name}: {per_number:.4g}  # s/number{COLUMN.get(name, '')}"
         for name, per_number in seconds.items()

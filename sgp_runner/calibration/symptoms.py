@@ -1,7 +1,7 @@
 """Measurements for ``sgp-run doctor --measure``, with the ranks of a real run.
 
-They time a step alone and a step with the mean gradient, all-reduces of four sizes, the rate of one
-and of several TCP connections between the first two nodes, and the loading of a batch.
+They cover a step without communication and with the mean gradient, all-reduces of four sizes, the
+rate of one and of several TCP connections between the first two nodes, and loading a batch.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ BATCHES = 8  # that are loaded
 
 @dataclass(frozen=True)
 class Symptoms:
-    """Measured values of a run; all nodes work at once.
+    """Measured values of a run; all nodes are busy at the same time.
 
     num_bytes: size of the gradient
     alone, together: seconds of a step without communication, and with the mean gradient
-    slowest: the slowest node's step alone, relative to the mean
+    slowest: step time of the slowest node alone, relative to the mean
     loading: seconds to load a batch
     all_reduces: seconds by size in bytes
-    streams: bit/s of TCP by number of connections; empty if none could be made
+    streams: bit/s of TCP by number of connections; empty if none could be opened
     """
 
     nodes: int
@@ -72,7 +72,7 @@ class Symptoms:
 class SymptomProbe(Algorithm):
     """Algorithm that measures `Symptoms` instead of training.
 
-    folder: where rank 0 writes them
+    folder: where rank 0 writes the `Symptoms`
     training: the run, which loads the batches
     seconds: approximate duration of each measurement
     """
@@ -112,7 +112,7 @@ class SymptomProbe(Algorithm):
             replace_file(self.folder / SYMPTOMS, json.dumps(asdict(symptoms), indent=1) + "\n")
 
     def loading(self, rank: int) -> float:
-        """Return the mean seconds to load a batch, after the first one."""
+        """Return the mean seconds to load a batch, excluding the first one."""
         with closing(build_problem(self.training)) as problem:
             problem.loaded(rank, 0)
             begin = time.perf_counter()
@@ -126,7 +126,7 @@ def vector(worker: Worker, *values: float) -> torch.Tensor:
 
 
 async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
-    """Return the bit/s that rank 1 receives from rank 0 over several TCP connections."""
+    """Return the bit/s received by rank 1 from rank 0 over several TCP connections."""
     by_count = {}
     for count in CONNECTIONS:
         with ExitStack() as ending:
@@ -151,7 +151,7 @@ async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
 
 
 def listening_address() -> str:
-    """Return the IPv4 address of the interface that the ranks use."""
+    """Return the IPv4 address of the interface used by the ranks."""
     addresses = {name: address for name, address in interfaces().items() if ":" not in address}
     chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
     names = matching([*addresses], chosen) if chosen else []
@@ -172,7 +172,7 @@ def sent(address: tuple[str, int], count: int, seconds: float) -> None:
 
 
 def received(listener: socket.socket, count: int) -> float:
-    """Receive over ``count`` connections until they end; return the bit/s of all together."""
+    """Receive over ``count`` connections until they close; return their total bit/s."""
     listener.settimeout(PATIENCE)
     with ExitStack() as ending:
         streams = [ending.enter_context(listener.accept()[0]) for _ in range(count)]
@@ -183,7 +183,7 @@ def received(listener: socket.socket, count: int) -> float:
 
 
 def receive_all(stream: socket.socket) -> int:
-    """Receive until the stream ends or breaks; return the number of bytes."""
+    """Receive until the connection closes or breaks; return the number of bytes."""
     stream.settimeout(PATIENCE)
     buffer, total = bytearray(CHUNK), 0
     with suppress(OSError):
@@ -193,9 +193,9 @@ def receive_all(stream: socket.socket) -> int:
 
 
 def observed_words(symptoms: Symptoms) -> list[str]:
-    """Return the words of ``sgp-run doctor`` for measured values.
+    """Return the arguments of ``sgp-run doctor`` for measured values.
 
-    The latency is the latency of a round, from a line fitted to the times of all-reduces.
+    The latency is that of one round, from a line fitted to the times of all-reduces.
     """
     line = fit_line({size: [seconds] for size, seconds in symptoms.all_reduces.items()})
     return [
@@ -212,7 +212,7 @@ def observed_words(symptoms: Symptoms) -> list[str]:
 
 
 def all_reduce_text(symptoms: Symptoms) -> str:
-    """Return the measured all-reduces as a sentence."""
+    """Return a sentence with the measured all-reduce times."""
     parts = (
         f"{num_bytes(size)} in {duration(seconds)}"
         for size, seconds in sorted(symptoms.all_reduces.items())

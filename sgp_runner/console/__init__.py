@@ -1,1 +1,1 @@
-"""Output of a run on stdout: its progress, its costs, its results."""
+"""Output of a run on stdout: progress, costs and results."""

@@ -1,4 +1,4 @@
-"""Progress of work, and the memory and disk space that a run needs."""
+"""Progress of a run, and estimates of the memory and disk space that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16")  # units of a processor, by PyTorch's nam
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run in gradients or steps, or of a sweep in runs: ``done`` out of ``total``."""
+    """The progress of a run in gradients or steps, or of a sweep in runs."""
 
     done: int
     total: int
@@ -35,10 +35,10 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def bytes_of_vectors(run: Run, problem: Problem) -> int:
-    """Return the memory of the vectors of a process.
+    """Return the memory that the vectors of a process need.
 
-    The process has the model and its gradient. Except in a timing study, each node of the process
-    adds parameters, optimizer state and a message, or the part of them that a device holds.
+    The process holds the model and its gradient. Except in a timing study, each node of the process
+    adds parameters, optimizer state and a message, or a device's shard of these.
     """
     nodes = run.nodes if run.network.clock == "simulated" else 1
     devices = run.gpus_per_node if getattr(run.network, "shard", "none") == "state" else 1
@@ -47,7 +47,7 @@ def bytes_of_vectors(run: Run, problem: Problem) -> int:
 
 
 def gpu_memory(run: Run, problem: Problem, free: int) -> str:
-    """Describe the memory that a simulation needs on a GPU with ``free`` bytes.
+    """Describe the memory that a simulation needs on a GPU with ``free`` free bytes.
 
     Raises ConfigError if the vectors of the simulation alone need more.
     """
@@ -63,9 +63,9 @@ def gpu_memory(run: Run, problem: Problem, free: int) -> str:
 
 
 def bfloat16_hint(run: Run, problem: Problem, capabilities: Mapping[str, object]) -> str | None:
-    """Return a sentence on bfloat16 for a large model in float32 on a processor that computes it.
+    """Return a hint to use bfloat16 if a float32 model is large and the processor supports it.
 
-    capabilities: those of the processor, as `torch.cpu.get_capabilities` returns them
+    capabilities: the processor's capabilities, as returned by `torch.cpu.get_capabilities`
     """
     plain = run.dtype == "float32" and getattr(run.network, "autocast", None) == "none"
     large = problem.trains and sum(problem.flat.layers) >= LARGE
@@ -78,9 +78,9 @@ def bfloat16_hint(run: Run, problem: Problem, capabilities: Mapping[str, object]
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """Return the peak disk space of the records and checkpoints of a run that takes ``seconds``.
+    """Return the peak disk space of records and checkpoints of a run that takes ``seconds``.
 
-    One checkpoint is always counted, because a signal may request it.
+    One checkpoint is always included, because a signal may request it.
     """
     steps, checkpoint = run.steps(problem), run.checkpoint
     records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES

@@ -1,8 +1,8 @@
-"""Progress on stdout of a run that trains, or of the runs of a sweep.
+"""Progress display on stdout for a training run or a sweep.
 
 A terminal shows a bar that redraws itself. A file, a pipe or a notebook receives plain lines: at
-each evaluation, and after half a minute without output. A separate thread looks, so the lines also
-appear during long gradients and evaluations.
+each evaluation, and after half a minute without output. A separate thread updates the display, so
+that it also works during long gradients and evaluations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHORT_SECONDS = 30.0  # of a run, in which the share of evaluation is not announ
 
 
 class Bar(Progress):
-    """A bar with its description in the lines below."""
+    """A progress bar with its description in the lines below."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -41,10 +41,10 @@ class Bar(Progress):
 
 
 class Display:
-    """Shows work and the time to its end on stdout. Shows nothing if messages are hidden.
+    """A display of progress and remaining time on stdout; empty if messages are hidden.
 
-    look: returns the progress, a description, and the seconds left if they are known better than
-        from the speed of the work
+    look: returns the progress, a description, and the seconds left; None to extrapolate them from
+        the speed so far
     """
 
     def __init__(self, look: Callable[[], tuple[Work, str, float | None]]) -> None:
@@ -112,7 +112,7 @@ def time_left(seconds: float | None) -> str:
 
 
 class ConsoleListener:
-    """Shows the progress of a run on stdout.
+    """Listener that shows the progress of a run on stdout.
 
     title: name of the run
     clock: ``"simulated"`` or ``"wall"``
@@ -163,7 +163,7 @@ class ConsoleListener:
         self._display.stop()
 
     def _announce(self, seconds: float) -> None:
-        """Print once, if evaluation takes a large share of the ``seconds`` of a long run, so."""
+        """Print a hint, once, if evaluation takes a large share of a long run's ``seconds``."""
         share = self._meter.seconds / seconds
         if not self._announced and seconds > SHORT_SECONDS and share >= LARGE_SHARE:
             self._announced = True
@@ -173,7 +173,7 @@ class ConsoleListener:
             )
 
     def _look(self) -> tuple[Work, str, None]:
-        """Return the progress, and the epoch, loss, accuracy and times that are known."""
+        """Return the progress and a description with the known epoch, loss, accuracy and times."""
         work = self._work()
         work = replace(work, done=work.total if self._done else min(work.done, work.total))
         parts = [

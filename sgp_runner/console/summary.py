@@ -1,4 +1,4 @@
-"""Results on stdout: the table of a run, and one-line descriptions of runs."""
+"""Results on stdout: the table of a run, and one-line summaries of runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-cl
 
 
 def stdout_console() -> Console:
-    """Return a console on stdout: coloured on a terminal, plain text anywhere else.
+    """Return a console on stdout: coloured on a terminal, plain text elsewhere.
 
-    Under a launcher the output is plain: ranks may have a terminal although the launcher writes
-    to a file.
+    Under a launcher the output is plain, because ranks may have a terminal even if the launcher
+    writes to a file.
     """
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not under_launcher()
     return Console(
@@ -49,7 +49,7 @@ def show(table: Table) -> None:
 
 
 def plain_lines(table: Table) -> list[str]:
-    """Return the lines of a table in 80 columns, without colours and markup."""
+    """Return the lines of a table in 80 columns, without colours or markup."""
     console = Console(file=StringIO(), width=80, markup=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
@@ -120,9 +120,9 @@ def summary_table(summary: Mapping[str, object]) -> Table:
 
 
 def outcome(row: Mapping[str, object]) -> str:
-    """Describe the result of a run in a few words.
+    """Return a short description of the result of a run.
 
-    row: a summary; a run without results has the key ``failed`` with a sentence
+    row: a summary; for a run without results, the key ``failed`` has a sentence
     """
     if row.get("failed"):
         return f"{'diverged' if row.get('diverged') else 'failed'}: {row['failed']}"
@@ -136,13 +136,13 @@ def outcome(row: Mapping[str, object]) -> str:
 
 
 def time_range(row: Mapping[str, object], key: str, form: Callable[[float], str]) -> str | None:
-    """Return a time; with a range of rates, the time at the highest rate comes before it."""
+    """Return a time; for a range of rates, preceded by the time at the highest rate."""
     times = (number(row.get(name)) for name in (f"{key}_fastest", key))
     return " to ".join(form(time) for time in times if time is not None) or None
 
 
 def coding_text(summary: Mapping[str, object]) -> str | None:
-    """Describe the share of simulated time in which a node codes; None if coding takes none."""
+    """Describe the share of simulated time that a node spends coding; None if it is zero."""
     coding, total = number(summary.get("coding_s")), number(summary.get("time_s"))
     return f"{percent(coding / total)} of the time" if coding and total else None
 
@@ -150,7 +150,7 @@ def coding_text(summary: Mapping[str, object]) -> str | None:
 def throughput_text(rates: Mapping[str, object]) -> str | None:
     """Describe the rates in a record or a summary; None if there are none.
 
-    Tokens are shown instead of samples where both are known.
+    Tokens are shown instead of samples if both are known.
     """
     samples, tokens, flops, mfu, waiting = (number(rates.get(name)) for name in RATES)
     if samples is None:

@@ -1,1 +1,1 @@
-"""Planning of a cluster before it is used, and the diagnosis of one that is slow."""
+"""Planning a cluster before it is used, and diagnosing a slow one."""

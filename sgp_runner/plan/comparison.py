@@ -1,4 +1,4 @@
-"""The comparison of methods on the machines of a request."""
+"""Comparison of methods on the machines of a request."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ TOP = 10  # rows of a table, beside data parallel and the answer
 
 @dataclass(frozen=True)
 class MethodCost:
-    """A method on the machines of a request.
+    """The time, cost and memory of a method on the machines of a request.
 
     run, overrides: the simulated run, and its overrides for ``sgp-run``
-    replicas: number of models that may differ
-    per_site: whether a replica is a site, and not a node
-    hours, kwh, cost: of the budget, for all nodes; None without a budget or a price
-    memory: bytes of a device by part. fits: whether a device can hold them
-    extrapolated: size and replicas that its known quality is extrapolated from; empty: none
+    replicas: number of copies of the model that may differ
+    per_site: whether a replica is a site instead of a node
+    hours, kwh, cost: for the whole budget and all nodes; None without a budget or a price
+    memory: bytes on a device, by category. fits: whether they fit on a device
+    extrapolated: model size and replicas from which its quality is extrapolated; empty: none
     pays_below: bit/s of the slow links below which the method saves `SAVES` of the time of data
-        parallel; None for data parallel itself, and if not searched
-    faults: costs of faults; None: not known
+        parallel; None for data parallel itself, or if it was not searched for
+    faults: costs of faults; None: unknown
     """
 
     method: Method
@@ -63,7 +63,7 @@ class MethodCost:
 
     @property
     def time(self) -> str:
-        """The time for the budget; without one, the time per step."""
+        """The time for the budget, or the time per step if there is no budget."""
         if self.hours is None:
             return f"{self.timing.seconds:.3g} s per step"
         return f"{self.hours:,.3g} h" if self.hours < 1000 else f"{self.hours:,.0f} h"
@@ -71,13 +71,13 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class PlannedMethods:
-    """A compared request.
+    """The methods of a request, compared.
 
     rows: fastest first
     half_rate: bit/s below which data parallel computes less than half of the time
     left_out: methods that cannot run on these machines -> reason
-    without_overlap: seconds of a step of data parallel if nothing hides its all-reduce
-    outside: a sentence if the machines are outside the range in which their times were validated
+    without_overlap: seconds per step of data parallel if its all-reduce is not overlapped
+    outside: a warning if the machines are outside the validated range of the times; else None
     """
 
     request: Request
@@ -93,9 +93,9 @@ class PlannedMethods:
 
     @property
     def best(self) -> MethodCost | None:
-        """The simplest of the fastest methods that fit, of known quality near data parallel's.
+        """The simplest of the fastest methods that fit, with a known quality near data parallel's.
 
-        Quality that is not extrapolated counts before simplicity. None: no such method fits.
+        Methods with quality that is not extrapolated are preferred. None if no such method fits.
         """
         order = [method.title for method in self.request.methods]
         near = [
@@ -109,7 +109,7 @@ class PlannedMethods:
         return near[simplest([row.timing.seconds for row in near])] if near else None
 
     def shown(self, every: bool = False) -> Sequence[MethodCost]:
-        """Return the first rows, with data parallel and the answer, or every row."""
+        """Return the first rows plus data parallel and the answer, or all rows."""
         kept = (*self.rows[:TOP], self.data_parallel, self.best)
         return [row for row in self.rows if every or any(row is other for other in kept)]
 
@@ -137,9 +137,7 @@ class PlannedMethods:
 
     @property
     def fastest(self) -> str | None:
-        """A sentence about the fastest method that fits, if it saves `SAVES` of the answer's
-        time.
-        """
+        """The fastest method that fits, as a sentence, if it saves `SAVES` of the answer's time."""
         first = next((row for row in self.rows if row.fits), None)
         if first is None or self.best is None:
             return None
@@ -154,7 +152,7 @@ class PlannedMethods:
 def compare(request: Request, rates: bool = True, every: bool = False) -> PlannedMethods:
     """Simulate every method on the machines of ``request``.
 
-    rates: whether to search the rates below which the shown methods pay, and to simulate faults
+    rates: whether to search for the break-even rates of the shown methods, and simulate faults
     every: whether all rows are shown
     """
     prepare_algorithms(
@@ -189,9 +187,9 @@ def compare(request: Request, rates: bool = True, every: bool = False) -> Planne
 def timed(
     request: Request, sites: SiteReplicas | None, left_out: dict[str, str]
 ) -> Iterator[MethodCost]:
-    """Yield the rows of all methods but data parallel, and note those that are left out.
+    """Yield the rows of all methods except data parallel; record the methods left out.
 
-    sites: with one replica per site; None: with one per node
+    sites: machines with one replica per site; None: one replica per node
     """
     overrides = request.overrides if sites is None else sites.overrides
     for method in request.methods:
@@ -206,7 +204,7 @@ def timed(
 
 
 def detailed(row: MethodCost, data_parallel: TimesByRate) -> MethodCost:
-    """Return a row with its break-even rate and its costs of faults."""
+    """Return a row with its break-even rate and costs of faults added."""
     rate = None
     if row.method is not DATA_PARALLEL:
         rate = break_even(TimesByRate(row.run, row.timing.seconds), data_parallel)
@@ -216,7 +214,7 @@ def detailed(row: MethodCost, data_parallel: TimesByRate) -> MethodCost:
 def priced(
     request: Request, method: Method, run: Run, timing: Timing, sites: SiteReplicas | None
 ) -> MethodCost:
-    """Return the row of a method: its time, energy, cost and memory for the budget."""
+    """Return the row of a method: time, energy, cost and memory for the budget."""
     overrides = request.overrides if sites is None else sites.overrides
     timing = timing if sites is None else sites.timing(timing)
     budget, hours, kwh, cost = request.budget, None, None, None

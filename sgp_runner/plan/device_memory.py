@@ -1,4 +1,4 @@
-"""The memory of a device, in parts: parameters, gradients, and state of optimizer and method."""
+"""The memory of a device: parameters, gradients, and state of optimizer and method."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ STATE = {
 
 @dataclass(frozen=True)
 class Precision:
-    """The bytes of a number: of parameters and gradients, of the optimizer's copy of a parameter,
-    and of all other state.
-    """
+    """Bytes per number: of the model and its gradients, the optimizer's copy, and other state."""
 
     model: int
     master: int
@@ -35,12 +33,12 @@ SHARDS = ("none", "state", "all")
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The limit and the layout of the memory of a device.
+    """The limit and layout of a device's memory.
 
     precision: a name of `PRECISIONS`
-    shard: state: a device holds its part of the state of its node, whole parameters and gradients;
-        all: its part of everything
-    limit: bytes of a device; None: not known
+    shard: state: a device holds a shard of its node's state, but all parameters and gradients;
+        all: a shard of everything
+    limit: bytes per device; None: unknown
     """
 
     precision: str = "fp32"
@@ -60,11 +58,11 @@ class DeviceMemory:
     def parts(
         self, parameters: float, vectors: Mapping[str, float], devices: int
     ) -> dict[str, float]:
-        """Return the bytes of a device for each part.
+        """Return the bytes on a device, by category.
 
-        vectors: number of vectors of the size of the model for each part of the state, with
+        vectors: number of model-sized vectors for each category of state; must include
             ``optimizer``
-        devices: of a node, which divide what `shard` names
+        devices: number of devices per node, over which `shard` distributes memory
         """
         size, state = PRECISIONS[self.precision], 1 / (devices if self.shard != "none" else 1)
         whole = state if self.shard == "all" else 1.0

@@ -1,4 +1,4 @@
-"""Causes that explain why several nodes are slower than one, from observed times.
+"""Diagnosis of why several nodes are slower than one, from observed times.
 
 The inverse problem has many solutions. A diagnosis gives the range of rates that the network may
 have carried, judges each cause by the numbers that are known, and names the observation that would
@@ -35,8 +35,8 @@ TYPICAL_WINDOW = 4 * 2**20  # bytes; Linux's largest default for sending (net.ip
 class Cause:
     """A possible cause.
 
-    why: the numbers that speak for it or against it
-    observation: the observation that would confirm it. command: a command that makes it
+    why: the numbers that support or contradict it
+    observation: the observation that would confirm it. command: a command to obtain it
     """
 
     name: str
@@ -50,9 +50,9 @@ class Cause:
 class Diagnosis:
     """The rates and causes that explain an observation.
 
-    rates: by number of nodes, bit/s if all of the all-reduce was hidden, and if nothing was
-    one_rate: whether one rate explains all numbers of nodes
-    rate_explains: whether a smaller model agrees with a rate; None: not observed
+    rates: by number of nodes, bit/s if the whole all-reduce was overlapped, and if none of it was
+    one_rate: whether a single rate explains the times on all numbers of nodes
+    rate_explains: whether the time of a smaller model agrees with the rate; None: not observed
     """
 
     observation: Observation
@@ -63,7 +63,7 @@ class Diagnosis:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that the causes are judged for."""
+        """The number of nodes for which the causes are judged."""
         return min(self.rates)
 
     @property
@@ -137,7 +137,7 @@ def diagnose(seen: Observation) -> Diagnosis:
 
 
 def refuted(cause: Cause, by: str) -> Cause:
-    """Return a cause that the observation ``by`` contradicts."""
+    """Return ``cause`` with the verdict lowered, as the observation ``by`` contradicts it."""
     worst = max(ORDER.index(cause.verdict), ORDER.index("unlikely"))
     why = f"{cause.why} But {by} contradicts it."
     return Cause(cause.name, ORDER[worst], why, cause.observation, cause.command)
@@ -149,7 +149,7 @@ OF_THE_RATE = (LINK, CONNECTION, INTERFACE, RING)
 
 
 def network_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
-    """Yield the causes in the network."""
+    """Yield the causes inside the network."""
     low, high = seen.rates(nodes)
     yield link_cause(seen, low, high)
     yield connection_cause(seen, low, high)
@@ -160,12 +160,12 @@ def network_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
 
 
 def scaling(seen: Observation) -> float:
-    """Return the rate of the most connections relative to the rate of the fewest."""
+    """Return the rate over the most connections relative to the rate over the fewest."""
     return seen.streams[max(seen.streams)] / seen.streams[min(seen.streams)]
 
 
 def carried(seen: Observation) -> str:
-    """Return the measured rates of connections as a sentence."""
+    """Return a sentence with the measured rates of TCP connections."""
     parts = (
         f"{bit_rate(rate)} over {counted(number, 'connection')}"
         for number, rate in sorted(seen.streams.items())
@@ -238,7 +238,7 @@ def interface_cause(low: float, high: float, claimed: float | None) -> Cause:
         INTERFACE,
         "likely" if fits and claimed is not None else "possible" if fits else "unlikely",
         why,
-        "The log of NCCL shows another interface than the fast one.",
+        "NCCL's log shows an interface other than the fast one.",
         "NCCL_DEBUG=INFO; sgp-run check network=nccl",
     )
 
@@ -247,14 +247,14 @@ def ring_cause(seen: Observation, nodes: int) -> Cause:
     low, high = seen.rates(nodes)
     rate = low if high == inf else high
     if rate == inf:
-        return Cause(RING, "unlikely", "Latency takes the whole gap.", "", "")
+        return Cause(RING, "unlikely", "Latency explains the whole gap.", "", "")
     flat = seen.all_reduce_seconds(nodes, rate)
     first = seen.all_reduce_seconds(nodes, rate, over="nodes")
     return Cause(
         RING,
         "possible",
-        f"It carries {flat / first:.3g} times what nodes that reduce first would carry: at "
-        f"{bit_rate(rate)}, {duration(flat)} instead of {duration(first)}. It adds to another "
+        f"It takes {flat / first:.3g} times as long as a ring of nodes that reduce first: at "
+        f"{bit_rate(rate)}, {duration(flat)} instead of {duration(first)}. It compounds another "
         "cause.",
         f"With one device per node, the gap is {flat / first:.3g} times smaller.",
         "torchrun --nproc-per-node 1",
@@ -269,22 +269,22 @@ def latency_cause(seen: Observation, nodes: int) -> Cause:
     return Cause(
         LATENCY,
         verdict,
-        f"{duration(seen.latency)} one way take {percent(min(part, 1))} of the gap; for all of it, "
-        f"each of the {rounds} rounds of the ring would have to take {duration(needed)}.",
-        "A model of half the size has the same gap; with a slow link, half of it.",
+        f"{duration(seen.latency)} one way explain {percent(min(part, 1))} of the gap; to explain "
+        f"all of it, each of the ring's {rounds} rounds would have to take {duration(needed)}.",
+        "A model of half the size has the same gap; with a slow link it would have half.",
         "ping HOST (half of it is the latency)",
     )
 
 
 def other_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
-    """Yield causes outside the network, which do not depend on the size of the model."""
+    """Yield the causes outside the network, which do not depend on the model size."""
     gap, factor = seen.gap(nodes), seen.together[nodes] / seen.alone
     verdict, why = judged("possible", "", seen.loading, gap)
     yield Cause(
         "input loading",
         verdict,
-        f"It would have to take {duration(gap)} longer per step on {nodes} nodes: a file system "
-        f"that they share, for example.{why}",
+        f"Loading would have to take {duration(gap)} longer per step on {nodes} nodes, for example "
+        f"because of a shared file system.{why}",
         "The gap is gone if every step trains on the same batch in memory.",
         "one batch, loaded once, in your training loop",
     )
@@ -294,22 +294,22 @@ def other_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
         "a slow node",
         verdict,
         f"One node would have to be {factor:.3g} times slower than the one that was timed.{why}",
-        "A node alone takes as long as all together.",
+        "One node alone takes as long as all nodes together.",
         "the run on one node, on each node in turn",
     )
     yield Cause(
         "evaluation and checkpoints",
         "possible" if factor < 2 else "unlikely",
-        f"They would have to take {duration(gap)} per step, as a mean.",
+        f"They would have to take {duration(gap)} per step on average.",
         "The time between two steps without evaluation has no gap.",
         "the times of single steps in the log, not those of an epoch",
     )
 
 
 def judged(verdict: Verdict, what: str, seconds: float | None, gap: float) -> tuple[Verdict, str]:
-    """Return the verdict on a cause that takes ``seconds`` of a step, and the reason as text.
+    """Return the verdict on a cause that takes ``seconds`` per step, and the reason as text.
 
-    verdict: without an observation
+    verdict: the verdict if ``seconds`` was not observed
     """
     if seconds is None:
         return verdict, ""
@@ -319,7 +319,7 @@ def judged(verdict: Verdict, what: str, seconds: float | None, gap: float) -> tu
 
 
 def text_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the paragraphs of a diagnosis: the answer, rates, causes and what is assumed."""
+    """Yield the paragraphs of a diagnosis: answer, rates, causes and assumptions."""
     seen = diagnosis.observation
     yield diagnosis.answer
     yield ""

@@ -31,10 +31,10 @@ def explorer_page(
     *,
     every: bool = False,
 ) -> str:
-    """Return a page without network use about grids (`simulated_grid`), each with a ``title``.
+    """Return a self-contained HTML page for grids (`simulated_grid`), each with a ``title``.
 
-    plan: of the request of the only grid, whose table the page has as the text (`text_of`) has it
-    every: as of the text
+    plan: plan of the only grid's request; the page then includes the same table as `text_of`
+    every: as for `text_of`
     """
     rows = () if plan is None else plan.shown(every)
     return filled(

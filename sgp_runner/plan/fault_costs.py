@@ -18,11 +18,11 @@ RANK = 1  # the node with the fault
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """The costs of faults of one node.
+    """The costs of faults that affect one node.
 
-    slow_node: time of a run if the node computes `SLOWER` times as slowly, relative to one without
+    slow_node: time of a run in which the node is `SLOWER` times slower, relative to a run without
         faults
-    absence: extra time of the whole run, relative to the time that the node is away
+    absence: extra time of the whole run, relative to the duration of the node's absence
     """
 
     slow_node: float
@@ -30,9 +30,9 @@ class FaultCosts:
 
 
 def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
-    """Return the costs of faults for ``run``; None if it has faults already, or fails with these.
+    """Return the costs of faults for ``run``; None if it already has faults or fails with these.
 
-    timing: of ``run``
+    timing: mean step of ``run`` without faults
     """
     if run.faults.any:
         return None
@@ -50,7 +50,7 @@ def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
 
 
 def whole_seconds(run: Run) -> float:
-    """Return the simulated time of as many steps as `time_steps` simulates."""
+    """Return the simulated time of all steps, as many as `time_steps` simulates."""
     from sgp_runner.assembly.build import timing_problem
     from sgp_runner.assembly.simulated.times import simulate_times
 

@@ -1,4 +1,4 @@
-"""The grid of timing studies behind the explorer: rates, latencies, numbers of nodes and H."""
+"""The grid of timing studies behind the explorer, over rates, latencies, nodes and H."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Axes:
 
 
 def axes_of(arguments: Sequence[str], search: Sequence[str], request: Request) -> Axes:
-    """Return the axes of a grid for ``request``, the words ``arguments`` of a command line.
+    """Return the axes of a grid for ``request``, which was read from ``arguments``.
 
-    A profile with regions has one number of nodes.
+    A profile with regions supports only one number of nodes.
     """
     run = experiment_of([*request.overrides, *DATA_PARALLEL.overrides]).run
     rates = including(RATES, rate_of(run))
@@ -65,7 +65,7 @@ def axes_of(arguments: Sequence[str], search: Sequence[str], request: Request) -
 
 
 def including(values: Sequence[float], point: float) -> list[float]:
-    """Return ``values`` with the nearest one, in proportion, replaced by ``point``."""
+    """Return ``values`` with the one nearest to ``point`` on a log scale replaced by it."""
 
     def distance(value: float) -> float:
         return abs(log(max(value, LEAST_LATENCY) / max(point, LEAST_LATENCY)))
@@ -89,13 +89,13 @@ def simulated_grid(
 ) -> dict[str, Any]:
     """Simulate a grid of timing studies and return it as plain data.
 
-    Times of a method are in one list: for each number of nodes, latency and rate one value, or one
-    for each H; None where the method cannot run.
+    The times of a method are in one list, in the order of nodes, latency, rate and, if the method
+    has it, H. A time is None if the method cannot run.
 
-    arguments, search: as of `read_request`
-    axes: None: those of `axes_of`
-    plan: of the request; its answer is that of the page, which begins at its H, and methods that do
-        not fit are no answer
+    arguments, search: as for `read_request`
+    axes: default: the axes from `axes_of`
+    plan: plan of the request; the page initially shows its answer and the answer's H, and never
+        suggests methods that do not fit
     """
     request = read_request(arguments, search)
     best = None if plan is None else plan.best
@@ -143,20 +143,20 @@ def simulated_grid(
 
 
 def announced(method: Method, number: int, count: int) -> Method:
-    """Say that a method is simulated next; return it."""
+    """Log that a method is simulated next, and return it."""
     logger.info(f"explorer: {method.title} ({number} of {count} methods)")
     return method
 
 
 def near_of(method: Method, fits: bool) -> bool | int:
-    """Return whether a method may be the answer; with an H, the largest H at which it may."""
+    """Return whether a method may be the answer; for methods with H, the largest such H."""
     if method.algorithm in PERIODIC:
         return near_until(method) if fits else 0
     return fits and (method is DATA_PARALLEL or is_near(method))
 
 
 def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[str, Any]:
-    """Return a method of the grid as plain data."""
+    """Return the entry of a method in the grid, as plain data."""
     return {
         "title": method.title,
         "periodic": method.algorithm in PERIODIC,
@@ -174,7 +174,7 @@ def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[
 def times(
     method: Method, arguments: Sequence[str], search: Sequence[str], axes: Axes
 ) -> Iterator[float | None]:
-    """Yield the seconds of a step of a method, in the order of `simulated_grid`."""
+    """Yield a method's seconds per step, in the order of `simulated_grid`."""
     for nodes in axes.nodes:
         request = read_request([*arguments, f"nodes={nodes}"], search)
         seconds: dict[tuple[float, float, int], float | None] = {}
@@ -191,12 +191,12 @@ def times(
 def simulated(
     run: Run, axes: Axes, periods: Sequence[int]
 ) -> dict[tuple[float, float, int], float | None]:
-    """Return the seconds of a step by latency, rate and H.
+    """Return the seconds per step by latency, rate and H.
 
-    Where even a longer latency, a lower rate and a smaller H are hidden by the gradient, so are
-    these, and nothing is simulated.
+    If communication is hidden behind the gradient even at a longer latency, a lower rate and a
+    smaller H, it is hidden here too, and nothing is simulated.
 
-    periods: (0,): the algorithm has no H
+    periods: values of H; (0,) if the algorithm has none
     """
     seconds: dict[tuple[float, float, int], float | None] = {}
     hidden: list[tuple[float, float, int]] = []

@@ -1,9 +1,9 @@
 """The known quality of methods relative to data parallel, from ``quality.csv``.
 
-A line of the file is a published pair of figures, or a difference that this project measured, for a
-number of parameters and of replicas. Fewer steps H between exchanges are taken to be no worse. For
-other settings nothing is known, and nothing is estimated; for other sizes and numbers of replicas
-figures are called extrapolated.
+Each line of the file is a published pair of figures, or a difference measured by this project, for
+a given number of parameters and replicas. Fewer steps H between exchanges are assumed to be no
+worse. For other settings the quality is unknown and not estimated; for other sizes and numbers of
+replicas, figures are marked as extrapolated.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Known:
 
     baseline: the figure of data parallel; None if ``value`` is a difference
     better: whether a higher or a lower figure is better
-    parameters: of the model; None: a small one
-    replicas: that were averaged
+    parameters: of the model; None: a small model
+    replicas: number of averaged replicas
     """
 
     baseline: float | None
@@ -46,7 +46,7 @@ class Known:
 
     @property
     def worse(self) -> float | None:
-        """The share of the figure of data parallel that is lost; None for a difference."""
+        """The loss relative to data parallel's figure; None for a difference."""
         if self.baseline is None:
             return None
         lost = self.baseline - self.value
@@ -63,7 +63,7 @@ class Known:
 
 @functools.cache
 def all_known() -> Mapping[str, Sequence[Known]]:
-    """Return the known figures of each method, by the words that select the method."""
+    """Return the known figures of each method, by the overrides that select the method."""
     catalogue: dict[str, list[Known]] = {}
     with PATH.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
@@ -83,7 +83,7 @@ def all_known() -> Mapping[str, Sequence[Known]]:
 
 
 def known_quality(method: Method) -> Sequence[Known]:
-    """Return the figures of a method, at its H or at the next larger one that has any."""
+    """Return the figures of a method at its H, or at the next larger H with figures."""
     rest, period = without_period(method.overrides)
     figures = {
         known: quality
@@ -95,13 +95,13 @@ def known_quality(method: Method) -> Sequence[Known]:
 
 
 def without_period(overrides: Sequence[str]) -> tuple[list[str], int]:
-    """Return ``overrides`` of a method without H, and H; 0 for a method without H."""
+    """Split ``overrides`` into the ones other than H, and H; 0 for a method without H."""
     rest = [word for word in overrides if not word.startswith(PERIOD)]
     return rest, sum(int(word.removeprefix(PERIOD)) for word in overrides if word not in rest)
 
 
 def near_until(method: Method) -> int:
-    """Return the largest H at which a method is near, whose own H is any; 0: at none."""
+    """Return the largest H at which a method is near, ignoring its own H; 0 if there is none."""
     rest, _ = without_period(method.overrides)
     known = {without_period(overrides.split())[1] for overrides in all_known()}
     methods = {h: Method("", (*rest[:1], f"{PERIOD}{h}", *rest[1:])) for h in known}
@@ -109,7 +109,7 @@ def near_until(method: Method) -> int:
 
 
 def apart(figure: Known, parameters: float, replicas: int) -> tuple[float, float]:
-    """Return the factors between a figure's conditions and a plan's."""
+    """Return the ratios of size and replicas between a figure and a plan, each at least 1."""
     ratios = (figure.parameters or 0) / parameters, figure.replicas / replicas
     size, number = (max(ratio, 1 / ratio) if ratio else inf for ratio in ratios)
     return size, number
@@ -121,8 +121,9 @@ def is_comparable(figure: Known, parameters: float, replicas: int) -> bool:
 
 
 def extrapolated(method: Method, parameters: float, replicas: int) -> str:
-    """Return the size and the replicas that a method's quality is extrapolated from; empty: none,
-    as a figure is comparable or nothing is known.
+    """Return the size and replicas from which a method's quality is extrapolated, as text.
+
+    Empty if a figure is comparable or nothing is known.
     """
     figures = known_quality(method)
     if not figures or any(is_comparable(figure, parameters, replicas) for figure in figures):
@@ -136,6 +137,6 @@ def extrapolated(method: Method, parameters: float, replicas: int) -> str:
 
 
 def is_near(method: Method) -> bool:
-    """Return whether there are published figures of a method, each at most `NEAR` worse."""
+    """Return whether a method has published figures, all at most `NEAR` worse."""
     losses = [figure.worse for figure in known_quality(method) if figure.worse is not None]
     return bool(losses) and max(losses) <= NEAR

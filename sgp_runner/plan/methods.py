@@ -14,7 +14,7 @@ class Method:
     """An algorithm with settings.
 
     title: name in the table
-    overrides: settings, as words of ``sgp-run``; the first one chooses the algorithm
+    overrides: settings, as arguments of ``sgp-run``; the first one chooses the algorithm
     """
 
     title: str
@@ -38,8 +38,7 @@ PERIODS, STREAMING_PERIODS = (30, 100, 500), (30, 100)
 def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
     """Return all methods.
 
-    An algorithm without settings here has its defaults. Two algorithms in turn (hybrid) are left
-    out.
+    Algorithms without settings here use their defaults. The hybrid of two algorithms is left out.
 
     periods: replace `PERIODS` and `STREAMING_PERIODS`
     """
@@ -72,9 +71,9 @@ def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
 
 
 def simplest(seconds: Sequence[float]) -> int:
-    """Return the number of the first time that is within `SAVES` of the least.
+    """Return the index of the first time that is within `SAVES` of the shortest.
 
-    seconds: of methods, from the simplest on
+    seconds: times of methods, simplest method first
     """
     least = min(seconds)
     return next(i for i, time in enumerate(seconds) if (1 - SAVES) * time <= least)
@@ -89,10 +88,10 @@ def title_of(algorithm: str) -> str:
 
 
 def chosen(names: str | None, periods: str | None) -> Iterator[Method]:
-    """Yield data parallel, and the methods of the algorithms in ``names``, joined by commas.
+    """Yield data parallel and the methods of the algorithms in ``names``.
 
-    names: None: all algorithms
-    periods: numbers of steps H, joined by commas; None: the usual ones
+    names: separated by commas; None: all algorithms
+    periods: numbers of steps H, separated by commas; None: the defaults
     """
     every = methods(None if periods is None else list(map(steps_in, periods.split(","))))
     algorithms = {method.algorithm for method in every}

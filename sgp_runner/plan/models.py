@@ -13,7 +13,7 @@ MODELS = Path(__file__).with_name("models.csv")
 
 
 def known_models() -> Mapping[str, tuple[int, str]]:
-    """Return the number of parameters of each known model, and its source."""
+    """Return the number of parameters and the source for each known model."""
     with MODELS.open(encoding="utf-8", newline="") as file:
         sizes = {
             line["model"]: (int(line["parameters"]), line["source"])
@@ -28,7 +28,7 @@ def known_models() -> Mapping[str, tuple[int, str]]:
 def known_size(name: str | None) -> tuple[int, str]:
     """Return the number of parameters of a model, and its source."""
     if name is None:
-        raise ConfigError("model", "there is none: write model=gpt2, or parameters=1e9.")
+        raise ConfigError("model", "missing: write model=gpt2, or parameters=1e9.")
     sizes = known_models()
     if name not in sizes:
         raise ConfigError(

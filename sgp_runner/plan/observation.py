@@ -1,4 +1,4 @@
-"""Observed times of steps on one and on several nodes, and the rates that follow from them."""
+"""Observed step times on one and on several nodes, and the rates that follow from them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ KEYS: Mapping[str, Key] = {
     "window": Key("bytes", "largest window of a connection"),
     "connections": Key("count", "connections between two nodes, default 1"),
     "traffic": Key("text", "all_reduce (default), or zero3: gathers parameters twice"),
-    "streams.N": Key("rate", "rate of N TCP connections together between two nodes (iperf3 -P N)"),
+    "streams.N": Key("rate", "total rate of N TCP connections between two nodes (iperf3 -P N)"),
     "loading": Key("seconds", "time to load a batch while all nodes load"),
-    "slowest": Key("number", "a step of the slowest node alone, relative to the mean; from 1 on"),
+    "slowest": Key("number", "step of the slowest node alone, relative to the mean; at least 1"),
     "small": Key("number", "size of a smaller model relative to this one, such as 0.5"),
-    "small_gap": Key("seconds", "what its step takes longer on the nodes than on one"),
+    "small_gap": Key("seconds", "extra time of its step on several nodes compared with one"),
 }
 ALIASES = {
     "one_node": "step.1",
@@ -53,16 +53,16 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Observation:
-    """Times of steps, and the machines on which they were observed.
+    """Step times, and the machines on which they were observed.
 
-    alone: seconds of a step on one node. together: by number of nodes
-    num_bytes: bytes of an all-reduce with the traffic of a step
+    alone: seconds per step on one node. together: seconds per step by number of nodes
+    num_bytes: size of the all-reduce that causes the same traffic as a step
     streams: bit/s that TCP carries between two nodes, by number of connections
     loading: seconds to load a batch; None: not observed
-    slowest: a step of the slowest node alone, relative to the mean; None: not observed
-    small: size of a smaller model relative to this one, and the extra seconds of its step on
-        several nodes; None: not observed
-    model: words of ``sgp-run plan`` that describe the model; empty if they are not known
+    slowest: step time of the slowest node alone, relative to the mean; None: not observed
+    small: size of a smaller model relative to this one, and the extra seconds per step on several
+        nodes; None: not observed
+    model: arguments of ``sgp-run plan`` that describe the model; empty if unknown
     assumed: sentences about values that were not given
     """
 
@@ -82,14 +82,14 @@ class Observation:
     assumed: tuple[str, ...] = ()
 
     def gap(self, nodes: int) -> float:
-        """Return the extra seconds of a step on ``nodes`` nodes, compared with one node."""
+        """Return the extra seconds per step on ``nodes`` nodes compared with one node."""
         return self.together[nodes] - self.alone
 
     def cluster(self, rate: float, hidden: bool = False, over: str = "devices") -> Cluster:
-        """Return the machines with interfaces of ``rate`` bit/s.
+        """Return the cluster with interfaces of ``rate`` bit/s.
 
-        hidden: whether all of the gradient's time hides the all-reduce, or none
-        over: ranks of the ring
+        hidden: whether the all-reduce overlaps with the whole gradient, or not at all
+        over: what the ring connects: ``devices`` or ``nodes``
         """
         return Cluster(
             ConstantTime(),
@@ -108,7 +108,7 @@ class Observation:
         return self.cluster(rate, over=over).all_reduce_seconds(nodes, self.num_bytes)
 
     def rate_for(self, nodes: int, seconds: float) -> float:
-        """Return the bit/s at which the all-reduce takes ``seconds``; inf if latency takes more."""
+        """Return the bit/s at which an all-reduce takes ``seconds``; inf if latency is longer."""
         if seconds <= 0 or self.all_reduce_seconds(nodes, FASTEST) >= seconds:
             return inf
         low, high = SLOWEST, FASTEST
@@ -119,7 +119,7 @@ class Observation:
         return high
 
     def rates(self, nodes: int) -> tuple[float, float]:
-        """Return the rates that explain a step: all of the all-reduce was hidden, or nothing."""
+        """Return the rates that explain a step with the all-reduce fully hidden, and not at all."""
         return self.rate_for(nodes, self.together[nodes]), self.rate_for(nodes, self.gap(nodes))
 
 
@@ -136,7 +136,7 @@ def read_observation(arguments: Sequence[str]) -> Observation:
 
 
 def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
-    """Return the keys, with the numbers of nodes that are on a command line."""
+    """Return the keys, including ``step.N`` etc. for each N on the command line."""
     names = (
         word.partition("=")[0] for word in [*arguments, *(f"{key}=" for key in ALIASES.values())]
     )
@@ -149,7 +149,7 @@ def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
 
 
 def observation_of(settings: PlanSettings) -> Observation:
-    """Return the observation of ``settings``. Raises ConfigError for what is missing."""
+    """Return the observation of ``settings``. Raises ConfigError if a setting is missing."""
     assumed: list[str] = []
     devices = settings.count("devices")
     if devices is None and "bytes" not in settings.values:
@@ -190,7 +190,7 @@ def observation_of(settings: PlanSettings) -> Observation:
 
 
 def steps_of(settings: PlanSettings, devices: int, assumed: list[str]) -> dict[int, float]:
-    """Return the seconds of a step by number of nodes; adds to ``assumed``."""
+    """Return the seconds per step by number of nodes; append to ``assumed``."""
     steps, rates = numbered(settings, "step"), numbered(settings, "samples")
     batch = settings.count("batch")
     if rates and batch is None:
@@ -202,7 +202,7 @@ def steps_of(settings: PlanSettings, devices: int, assumed: list[str]) -> dict[i
 
 
 def numbered(settings: PlanSettings, name: str) -> dict[int, float]:
-    """Return the values of the keys ``name.N`` by N."""
+    """Return the values of the keys ``name.N``, by N."""
     return {
         int(number): float(value)
         for key, value in settings.values.items()
@@ -212,9 +212,9 @@ def numbered(settings: PlanSettings, name: str) -> dict[int, float]:
 
 
 def traffic_bytes(settings: PlanSettings, assumed: list[str]) -> tuple[float, str]:
-    """Return the bytes of an all-reduce with the traffic of a step, and words for the model.
+    """Return the all-reduce size with a step's traffic, and arguments that describe the model.
 
-    Adds to ``assumed``.
+    Appends to ``assumed``.
     """
     if (size := settings.number("bytes")) is not None:  # of a run
         return size, ""
@@ -237,7 +237,7 @@ def traffic_bytes(settings: PlanSettings, assumed: list[str]) -> tuple[float, st
 
 
 def smaller(settings: PlanSettings) -> tuple[float, float] | None:
-    """Return the observation of a smaller model, if there is one."""
+    """Return the relative size and the gap of a smaller model; None if not observed."""
     share, gap = settings.number("small"), settings.number("small_gap")
     if share is None and gap is None:
         return None
@@ -252,9 +252,9 @@ def smaller(settings: PlanSettings) -> tuple[float, float] | None:
 
 
 def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
-    """Return the nodes of a finished real run of AR-SGD, and the values that it observed.
+    """Return the number of nodes of a finished real AR-SGD run, and the observed values.
 
-    A run on several nodes also tells the time of a step without waiting.
+    From a run on several nodes, the time of a step without waiting is known too.
     """
     try:
         summary = dict(read_json(folder / "summary.json"))
@@ -266,13 +266,15 @@ def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
     except (OSError, ValueError, LookupError, TypeError):
         whole = False
     if not whole:
-        raise ConfigError(str(folder), "this is no folder of a finished run.")
+        raise ConfigError(str(folder), "this is not the folder of a finished run.")
     if summary.get("clock") != "wall":
         raise ConfigError(
             str(folder), "the run is simulated, so its network is known: give a real run."
         )
     if algo != "ar_sgd":
-        raise ConfigError(str(folder), "give a run of algo=ar_sgd: every step of it all-reduces.")
+        raise ConfigError(
+            str(folder), "give a run of algo=ar_sgd, which all-reduces in every step."
+        )
     nodes, step = int(nodes), seconds / steps
     values: dict[str, float | int | str] = {f"step.{nodes}": step}
     if nodes > 1:

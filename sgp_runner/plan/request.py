@@ -35,7 +35,7 @@ GROUPS = ("cluster", "faults", "optim")
 class TrainingBudget:
     """The training that a plan is for.
 
-    steps: steps of a node; None: no budget, so that only a step is planned
+    steps: steps per node; None: no budget, so only a single step is planned
     """
 
     steps: int | None = None
@@ -46,12 +46,12 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Request:
-    """A request whose machines and model are known.
+    """A plan's request, resolved to known machines and a known model.
 
-    overrides: settings of the timing studies, as words of ``sgp-run``
+    overrides: settings of the timing studies, as arguments of ``sgp-run``
     assumed: sentences about values that were not given
-    quality: what a study measured; None: no study was given
-    memory: limit and layout of the memory of a device
+    quality: losses measured by a study; None: no study was given
+    memory: limit and layout of a device's memory
     """
 
     nodes: int
@@ -73,7 +73,7 @@ class Request:
 
 
 def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Request:
-    """Return the request of a command line. Raises ConfigError for one that cannot be planned.
+    """Return the request of a command line. Raises ConfigError if it cannot be planned.
 
     search: overrides that add folders of presets
     """
@@ -125,17 +125,17 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
 
 
 def check_needed(settings: PlanSettings) -> None:
-    """Raise ConfigError for a plan without a model, or a key without an effect."""
+    """Raise ConfigError if the model is missing or a key has no effect."""
     if "parameters" not in settings.values:
         known_size(settings.text("model"))
     for key, others in NEEDED.items():
         if key in settings.values and not any(other in settings.values for other in others):
             listed = " or ".join(f"{other}=" for other in others)
-            raise ConfigError(key, f"it has no effect without {listed}.")
+            raise ConfigError(key, f"has no effect without {listed}.")
 
 
 def machine_overrides(settings: PlanSettings, nodes: int) -> tuple[list[str], list[str]]:
-    """Return the settings of the machines, and what they assume."""
+    """Return the settings of the machines, and the assumptions."""
     named = any(word.startswith("cluster=") for word in settings.passed)
     overrides, assumed = [f"nodes={nodes}"], []
     if not any(word.startswith("optim=") for word in settings.passed):
@@ -178,15 +178,15 @@ def machine_overrides(settings: PlanSettings, nodes: int) -> tuple[list[str], li
 def regions_of(
     settings: PlanSettings, nodes: int, sites: int, connections: int
 ) -> tuple[tuple[Region, ...], list[str]]:
-    """Return ``sites`` of nearly equal size, and what they assume.
+    """Return ``sites`` sites of nearly equal size, and the assumptions.
 
-    connections: of a message, which share the window
+    connections: number of connections per message, which share the window
     """
     rate, latency = settings.number("site_bandwidth"), settings.number("site_latency")
     if rate is None or latency is None:
         key = "site_bandwidth" if rate is None else "site_latency"
         example = "site_bandwidth=1Gbit/s" if rate is None else "site_latency=30ms"
-        raise ConfigError(key, f"it is missing for {sites} sites: write {example}, for example.")
+        raise ConfigError(key, f"missing for {sites} sites; for example, write {example}.")
     window, assumed = settings.number("site_window"), []
     if window is None:
         window = SITE_WINDOW
@@ -202,7 +202,7 @@ def regions_of(
 
 
 def regions_word(regions: Sequence[Region]) -> str:
-    """Return the setting of ``regions`` as a word of ``sgp-run``."""
+    """Return ``regions`` as an argument of ``sgp-run``."""
     written = (
         ",".join(f"{key}:{value}" for key, value in asdict(region).items() if value is not None)
         for region in regions
@@ -211,7 +211,7 @@ def regions_word(regions: Sequence[Region]) -> str:
 
 
 def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str], int, list[str]]:
-    """Return the settings of the model, its number of parameters, and what they assume."""
+    """Return the settings of the model, its number of parameters, and the assumptions."""
     name, assumed = settings.text("model"), []
     parameters = settings.count("parameters")
     if parameters is None:
@@ -219,7 +219,7 @@ def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str]
         assumed.append(f"{name} has {parameters:,} parameters ({source}).")
     name = name or "planned"
     if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise ConfigError("model", f"'{name}' is no name: use letters, digits and _.")
+        raise ConfigError("model", f"'{name}' is not a valid name: use letters, digits and _.")
     seconds = settings.number("step") or from_flops(settings, cluster, parameters)
     if seconds is not None:
         overrides = [f"cluster.compute.step_seconds.{name}={seconds}"]
@@ -252,7 +252,7 @@ def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str]
 
 
 def from_flops(settings: PlanSettings, cluster: Cluster, parameters: int) -> float | None:
-    """Return the seconds of a step from its operations; None if no rate of a device is given."""
+    """Return the seconds per step from its operations; None if no device rate is given."""
     rate, flops = settings.number("device_flops"), settings.number("step_flops")
     if rate is None:
         return None
@@ -260,14 +260,14 @@ def from_flops(settings: PlanSettings, cluster: Cluster, parameters: int) -> flo
         tokens = settings.count("batch_tokens")
         if tokens is None:
             raise ConfigError(
-                "device_flops", "it needs the work of a step: write batch_tokens= or step_flops=."
+                "device_flops", "needs the FLOPs of a step: write batch_tokens= or step_flops=."
             )
         flops = float(FLOPS_PER_PARAMETER_AND_TOKEN) * parameters * tokens
     return flops / (rate * cluster.devices_per_node)
 
 
 def steps_of_budget(settings: PlanSettings, nodes: int) -> int | None:
-    """Return the steps of a node; None without a budget."""
+    """Return the steps per node; None without a budget."""
     budgets = [key for key in BUDGETS if key in settings.values]
     if len(budgets) > 1:
         raise ConfigError(budgets[1], f"the budget is given twice: leave out {budgets[0]}=.")
@@ -286,7 +286,7 @@ def steps_of_budget(settings: PlanSettings, nodes: int) -> int | None:
 
 
 def machines(request: Request) -> str:
-    """Return the machines in a few words."""
+    """Return a short description of the machines."""
     links = request.cluster.links
     text = counted(request.nodes, "node")
     if request.devices > 1:

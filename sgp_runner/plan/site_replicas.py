@@ -1,4 +1,4 @@
-"""The same machines with one replica per site, whose nodes average their gradients in each step."""
+"""The same machines with one replica per site, inside which nodes average their gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ REGIONS, NODES = "cluster.links.regions=", "nodes="
 class SiteReplicas:
     """The machines of a request whose replicas are sites.
 
-    overrides: settings of one node per site, whose gradient takes a step of data parallel in a site
-    inside: that step
-    share: nodes of a site in the mean
+    overrides: settings of one node per site; its gradient takes as long as a data-parallel step
+        inside the site
+    inside: timing of that step
+    share: mean number of nodes per site
     """
 
     overrides: tuple[str, ...]
@@ -26,7 +27,7 @@ class SiteReplicas:
     share: float
 
     def timing(self, timing: Timing) -> Timing:
-        """Return the step of a node, from that of a replica."""
+        """Convert the timing of a replica to the timing of a node."""
         return replace(
             timing,
             compute=self.inside.compute,
@@ -35,9 +36,9 @@ class SiteReplicas:
 
 
 def site_replicas(request: Request) -> SiteReplicas | None:
-    """Return the machines of ``request`` with one replica per site; None if each has one node.
+    """Return the machines of ``request`` with one replica per site; None if sites have one node.
 
-    All sites take the step of the largest.
+    All sites are assumed to be as slow as the largest site.
     """
     regions = request.cluster.links.regions
     largest = max((region.nodes for region in regions), default=1)

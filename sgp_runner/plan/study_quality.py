@@ -1,4 +1,4 @@
-"""The quality that H costs, as a study measured it for the user's own small model.
+"""The loss of quality by H, as measured by a study of the user's own small model.
 
 The figures are shown as measured at that size. They are neither extrapolated to other sizes nor
 used in the answer of a plan.
@@ -28,7 +28,7 @@ STEPS = re.compile(r"\balgo\.(?:period|tau)=(\d+)\b")
 class MeasuredLoss:
     """The validation loss of an arm of a study.
 
-    period: H, the steps between exchanges; 1 if the arm sets none
+    period: H, the steps between exchanges; 1 if the arm does not set H
     low, high: 95 % interval of the mean over seeds; None with one seed
     """
 
@@ -50,7 +50,7 @@ class MeasuredLoss:
 class StudyQuality:
     """The losses of a study by H.
 
-    name: of the study. setting: model, data and nodes of its runs
+    name: name of the study. setting: model, data and nodes of its runs
     """
 
     name: str
@@ -69,7 +69,7 @@ def read_quality(path: Path) -> StudyQuality:
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError, BadZipFile) as error:
         raise ConfigError(
-            "quality", f"{path} is no folder and no study.zip of a finished study."
+            "quality", f"{path} is neither the folder nor the study.zip of a finished study."
         ) from error
     if not losses:
         raise ConfigError("quality", f"{path} has no loss: add loss to the measures of the study.")

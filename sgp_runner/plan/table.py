@@ -1,4 +1,4 @@
-"""The text of a plan, in 80 columns."""
+"""The text of a plan, formatted for 80 columns."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def short_number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate with the prefix of bit/s; empty for None."""
+    """Return a rate in bit/s with a unit prefix; empty for None."""
     if value is None:
         return ""
     return "any" if value == inf else "never" if not value else with_prefix(value, "").strip()
 
 
 def amount(value: float | None) -> str:
-    """Return an amount with a prefix from a thousand on; empty for None."""
+    """Return an amount, with a unit prefix from one thousand up; empty for None."""
     return "" if value is None else with_prefix(value, "").strip()
 
 
@@ -55,10 +55,10 @@ COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
 def text_of(
     plan: PlannedMethods, other: PlannedMethods | None = None, *, every: bool = False
 ) -> str:
-    """Return the answer, the table, the known quality and the assumptions of a plan.
+    """Return a plan's answer, table, known quality and assumptions as text.
 
-    other: the plan at the other end of an interval of a rate
-    every: whether the table has all rows, and not the first ones alone
+    other: the plan at the other end of a rate interval
+    every: whether the table has all rows instead of only the first ones
     """
     end = "" if other is None else f"With {machines(other.request)}: {other.answer}"
     answer = [*folded(plan.answer), *folded(end)]
@@ -97,13 +97,13 @@ def hidden(count: int) -> str:
 
 
 def entries(rows: Sequence[MethodCost]) -> list[tuple[str, ...]]:
-    """Return the head and the rows of the table, without columns that have no numbers."""
+    """Return the header and rows of the table, without empty columns."""
     columns = {name: texts for name, form in COLUMNS if any(texts := [form(row) for row in rows])}
     return [tuple(columns), *zip(*columns.values(), strict=True)]
 
 
 def table(rows: Sequence[MethodCost]) -> list[str]:
-    """Return the lines of the table; titles may break."""
+    """Return the lines of the table; long titles are wrapped."""
     (_, *names), *body = entries(rows)
     grid = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))
     grid.add_column(overflow="fold")
@@ -115,11 +115,11 @@ def table(rows: Sequence[MethodCost]) -> list[str]:
 
 
 def legend(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
-    """Yield the meaning of the columns."""
+    """Yield the lines that explain the columns."""
     links = "links between sites" if plan.request.sites > 1 else "interfaces"
     never = ""
     if any(row.pays_below == 0 for row in rows):
-        never = " never: neither at the present rate nor below it."
+        never = " never: neither at the current rate nor below it."
     coding = "coding: s of a step. " if any(row.timing.coding for row in rows) else ""
     cost = "" if rows[0].cost is None else "cost: in the currency of the prices. "
     if cost and plan.request.traffic_has_price:
@@ -136,7 +136,7 @@ def legend(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
 
 
 def memory(plan: PlannedMethods) -> Iterator[str]:
-    """Yield the parts of the memory of the answer and of data parallel."""
+    """Yield the memory breakdown of the answer and of data parallel."""
     held = plan.request.memory
     limit = "" if held.limit is None else f" *: does not fit into {num_bytes(held.limit)}."
     yield from folded(
@@ -149,7 +149,7 @@ def memory(plan: PlannedMethods) -> Iterator[str]:
 
 
 def quality(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
-    """Yield what is known about the quality of methods."""
+    """Yield the lines about the known quality of methods."""
     lines = [f"- {row.title}: {text}" for row in rows for text in figures(plan, row)]
     others = "(nothing is known here about the other methods):"
     yield f"Known quality {others}" if lines else "Nothing is known here about the quality."
@@ -166,7 +166,7 @@ def quality(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
 
 
 def figures(plan: PlannedMethods, row: MethodCost) -> Iterator[str]:
-    """Yield the known figures of a row that are comparable; all as extrapolated if none is."""
+    """Yield the comparable known figures of a row; if none is, all of them, as extrapolated."""
     for figure in known_quality(row.method):
         if row.extrapolated:
             yield f"extrapolated: {figure.text}"
@@ -175,7 +175,7 @@ def figures(plan: PlannedMethods, row: MethodCost) -> Iterator[str]:
 
 
 def faults(rows: Sequence[MethodCost]) -> Iterator[str]:
-    """Yield what faults cost, with the methods for which it is about the same on one line."""
+    """Yield the costs of faults, with methods of about the same cost on one line."""
     costs_of = [(row.title, row.faults) for row in rows if row.faults is not None]
     if not costs_of:
         return
@@ -192,7 +192,7 @@ def faults(rows: Sequence[MethodCost]) -> Iterator[str]:
 
 
 def by_value(values: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each value, with the titles that have it."""
+    """Yield a line for each value, with the titles that share it."""
     titles: dict[str, list[str]] = {}
     for title, value in values:
         titles.setdefault(value, []).append(title)
@@ -201,7 +201,7 @@ def by_value(values: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def assumptions(plan: PlannedMethods) -> Iterator[str]:
-    """Yield what a plan assumes, and the methods that it leaves out."""
+    """Yield the assumptions of a plan, and the methods that it leaves out."""
     yield "Assumed:"
     times = plan.request.cluster.codecs
     coding = "Coding and decoding of messages take no time (cluster.codecs)."

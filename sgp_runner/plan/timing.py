@@ -1,7 +1,7 @@
 """Times, messages and memory of a method, from the simulator.
 
-A plan simulates as many steps as the calls of the algorithm need to repeat, with the same code as a
-timing study. It has no clock of its own.
+A plan simulates at least one full cycle of the algorithm's communication, with the same code as a
+timing study. It has no timing model of its own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HIDDEN = 1 + 1e-9  # times of steps in which nothing but the gradient takes time
 
 @dataclass(frozen=True)
 class Timing:
-    """The mean step of a node.
+    """The costs of a node's mean step.
 
-    seconds: simulated time. compute: its part for the gradient. num_bytes: bytes that a node sends.
-    coding: part for encoding and decoding
-    traffic_price: price of the bytes of all nodes that leave their regions
-    vectors: number of vectors of the size of the model that a worker holds, by part: state of its
-        optimizer and of the algorithm, and the copy that is exchanged
-    whole: simulated time of all steps that were simulated
+    seconds: simulated time. compute: time for the gradient. num_bytes: bytes that a node sends.
+    coding: time for encoding and decoding
+    traffic_price: price of the bytes, of all nodes, that leave their region
+    vectors: number of model-sized vectors that a worker holds, by category: state of its optimizer
+        and of the algorithm, and the copy that is exchanged
+    whole: simulated time of all steps
     """
 
     seconds: float
@@ -59,12 +59,12 @@ class Timing:
 
     @property
     def computing(self) -> float:
-        """The share of the time in which a node computes."""
+        """The fraction of the time that a node spends computing."""
         return min(1.0, self.compute / self.seconds)
 
 
 class Ends:
-    """The ends of steps, with the bytes sent until then and the price of their traffic."""
+    """Listener that records times at the ends of steps, with the bytes and price of the traffic."""
 
     def __init__(self, nodes: int, warm_up: int, measured: int) -> None:
         self.marks = {warm_up * nodes, (warm_up + measured) * nodes}
@@ -88,7 +88,7 @@ class Ends:
 
 
 def time_steps(run: Run) -> Timing:
-    """Return the mean step of ``run``, a timing study, after its first period."""
+    """Return the timing of the mean step of ``run``, a timing study, after its first period."""
     from sgp_runner.assembly.build import timing_problem
     from sgp_runner.assembly.simulated.times import simulate_times
 
@@ -117,7 +117,7 @@ def time_steps(run: Run) -> Timing:
 
 
 def steps_of(run: Run) -> tuple[int, int]:
-    """Return the steps before those of which the mean is taken, and their number."""
+    """Return the number of warm-up steps, and the number of steps to average over."""
     algo, nodes = run.algo, run.nodes
     if algo.asynchronous:
         return 0, ASYNCHRONOUS_STEPS - TAIL
@@ -132,7 +132,7 @@ def steps_of(run: Run) -> tuple[int, int]:
 
 
 class Noting(Transport):
-    """Transport that notes the largest vector that a worker gives away at once, in bytes."""
+    """Transport that records the size in bytes of the largest vector sent at once."""
 
     def __init__(self, base: Transport, largest: list[int]) -> None:
         self.base, self.largest = base, largest
@@ -152,7 +152,7 @@ class Noting(Transport):
 
 
 def vectors_of(worker: Worker, copy: float) -> dict[str, float]:
-    """Return the vectors that ``worker`` holds by part, relative to its parameters.
+    """Return the vectors that ``worker`` holds, by category, in multiples of its parameters.
 
     copy: bytes of the largest vector that workers exchange at once
     """
@@ -166,7 +166,7 @@ def vectors_of(worker: Worker, copy: float) -> dict[str, float]:
 
 
 def entries(value: Any) -> Iterator[int]:
-    """Yield the number of entries of each vector in a worker's state; counters are left out."""
+    """Yield the number of entries of each vector in a worker's state, excluding counters."""
     if isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from entries(item)
@@ -175,7 +175,7 @@ def entries(value: Any) -> Iterator[int]:
 
 
 def with_rate(cluster: Cluster, rate: float) -> Cluster:
-    """Return a cluster with interfaces of ``rate`` bit/s; all its rates change in proportion.
+    """Return a cluster with interfaces of ``rate`` bit/s; all its rates are scaled accordingly.
 
     The rates of links between sites, which do not depend on an interface, stay the same.
     """
@@ -202,9 +202,9 @@ def with_rate(cluster: Cluster, rate: float) -> Cluster:
 
 
 def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
-    """Return a cluster whose slowest link between sites has ``rate`` bit/s.
+    """Return the cluster with ``rate`` bit/s on the slowest link between sites.
 
-    All of these links change in proportion.
+    All links between sites are scaled by the same factor.
     """
     factor = rate / min(site_rate for _, site_rate, _ in cluster.links.crossings())
     regions = tuple(
@@ -219,9 +219,9 @@ def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
 
 
 def with_latency(cluster: Cluster, seconds: float) -> Cluster:
-    """Return a cluster with a latency of ``seconds``: between sites, else of every message.
+    """Return a cluster with a latency of ``seconds`` between sites, or without sites everywhere.
 
-    If links between sites have several latencies, they change in proportion to the longest.
+    If links between sites differ in latency, the longest becomes ``seconds`` and all are scaled.
     """
     links, laws = cluster.links, cluster.collectives
     if not links.crossings():
@@ -252,25 +252,25 @@ def latency_of(cluster: Cluster) -> float:
 
 
 def at_rate(run: Run, rate: float) -> Run:
-    """Return ``run`` with its slow links at ``rate``: those between sites, else the interfaces."""
+    """Return ``run`` with its slow links, between sites or else the interfaces, at ``rate``."""
     change = with_site_rate if run.cluster.links.crossings() else with_rate
     return replace(run, cluster=change(run.cluster, rate))
 
 
 class TimesByRate:
-    """Times of a step of a run by the rate of its slow links, each simulated once.
+    """Step times of a run by the rate of its slow links, each simulated once.
 
-    A gradient that hides everything else at one rate also hides it at higher ones.
+    If the gradient hides all communication at one rate, it does so at higher rates too.
     """
 
     def __init__(self, run: Run, seconds: float) -> None:
-        """Begin with the ``seconds`` of a step at the present rate."""
+        """Start with the known ``seconds`` per step at the current rate."""
         self.run = run
         self.compute = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         self.seconds = {rate_of(run): seconds}
 
     def at(self, rate: float) -> float:
-        """Return the seconds of a step at ``rate``."""
+        """Return the seconds per step at ``rate``."""
         if rate not in self.seconds:
             hidden = any(
                 other <= rate and seconds <= HIDDEN * self.compute
@@ -282,9 +282,9 @@ class TimesByRate:
         return self.seconds[rate]
 
     def bounds(self, rate: float) -> tuple[float, float]:
-        """Return the least and the largest possible seconds of a step at ``rate``.
+        """Return a lower and an upper bound on the seconds per step at ``rate``.
 
-        A higher rate takes no longer, and no step is shorter than its gradient.
+        A step takes no longer at a higher rate, and is never shorter than its gradient.
         """
         if rate in self.seconds or self.run.algo.asynchronous:
             return self.at(rate), self.at(rate)
@@ -296,14 +296,13 @@ class TimesByRate:
 def highest_rate(
     gain: Callable[[float], float], start: float, pays: Callable[[float], bool] | None = None
 ) -> float:
-    """Return the highest rate at which ``gain`` is positive; 0 or inf at the ends of the range.
+    """Return the highest rate at which ``gain`` is positive; 0 or inf beyond the range.
 
-    pays: whether it is positive; None: by ``gain``
+    pays: returns whether the gain is positive; default: evaluate ``gain``
 
     ``gain`` has one change of sign. The search begins at ``start``, brackets the rate by factors of
     8, and halves the bracket in the logarithm of the rate, so that searches from the same rate try
-    the same ones. It ends with the line through both ends in 1 / rate, as times are nearly linear
-    in it.
+    the same rates. Finally it interpolates linearly in 1 / rate, as times are nearly linear in it.
     """
     pays = pays or (lambda rate: gain(rate) > 0)
     here = pays(start)
@@ -322,7 +321,7 @@ def highest_rate(
 
 
 def rate_of(run: Run) -> float:
-    """Return the rate of the slow links of ``run``, see `at_rate`."""
+    """Return the rate of the slow links of ``run`` (see `at_rate`)."""
     links = run.cluster.links
     return min((rate for _, rate, _ in links.crossings()), default=links.rate)
 
@@ -339,7 +338,7 @@ def break_even(times: TimesByRate, data_parallel: TimesByRate) -> float:
         return (1 - SAVES) * data_parallel.at(rate) - times.at(rate)
 
     def pays(rate: float) -> bool:
-        """Whether there is a gain, without a simulation if the bounds tell."""
+        """Return whether there is a gain, without simulating if the bounds suffice."""
         least, most = times.bounds(rate)
         goal = (1 - SAVES) * data_parallel.at(rate)
         return most < goal or (least < goal and gain(rate) > 0)

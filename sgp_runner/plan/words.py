@@ -1,4 +1,4 @@
-"""The grammar of ``sgp-run plan`` and ``sgp-run doctor``: words ``key=value``, without Hydra."""
+"""Parser of the ``key=value`` arguments of ``sgp-run plan`` and ``doctor``, without Hydra."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUFFIXES = {**PREFIXES, "B": 10**9}
 class Key:
     """A key of a command.
 
-    kind: count: a positive whole number, also as 7e9 or 110M; number: zero or positive; seconds,
+    kind: count: a positive integer, also as 7e9 or 110M; number: zero or positive; seconds,
         bytes and rate: positive, with a unit; a latency may be 0
     text: description in the help of the command
     zero: whether 0 is allowed
@@ -46,7 +46,7 @@ class PlanSettings:
     """The settings of a command line.
 
     values: by key, in the unit of the key: seconds, bytes or bit/s
-    passed: words for ``sgp-run``, unchanged
+    passed: arguments passed to ``sgp-run`` unchanged
     """
 
     values: Mapping[str, float | int | str]
@@ -58,7 +58,7 @@ class PlanSettings:
         return None if value is None else float(value)
 
     def count(self, key: str) -> int | None:
-        """Return the whole number of ``key``; None if it was not set."""
+        """Return the integer value of ``key``; None if it was not set."""
         value = self.values.get(key)
         return None if value is None else int(value)
 
@@ -78,7 +78,7 @@ def read_settings(
 
     keys: keys of the command
     aliases: other names of keys
-    groups: groups of ``sgp-run`` that may be set too, such as ``cluster``
+    groups: groups of ``sgp-run`` that may also be set, such as ``cluster``
     """
     values: dict[str, float | int | str] = {}
     passed = []
@@ -102,7 +102,7 @@ def read_settings(
 def split_options(
     arguments: Sequence[str], options: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the words and the ``options`` of a command line, each option with its value."""
+    """Split a command line into positional arguments and (option, value) pairs."""
     positional, values, rest = [], [], iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
@@ -118,7 +118,7 @@ def split_options(
 
 
 def both_ends(arguments: Sequence[str]) -> list[list[str]]:
-    """Return the words, once for each end of an interval such as bandwidth=4..10Gbit/s."""
+    """Return the arguments once for each end of an interval such as bandwidth=4..10Gbit/s."""
     for number, word in enumerate(arguments):
         name, _, text = word.partition("=")
         ends = RATE_INTERVAL.number(text) if name.endswith("bandwidth") else None
@@ -131,7 +131,7 @@ def both_ends(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def help_lines(keys: Mapping[str, Key]) -> str:
-    """Return the lines of a help text, of 80 columns, that describe ``keys``."""
+    """Return a help text that describes ``keys``."""
     return "\n".join(
         line
         for name, key in keys.items()
@@ -145,7 +145,7 @@ def help_lines(keys: Mapping[str, Key]) -> str:
 
 
 def value_of(name: str, text: str, key: Key) -> float | int | str:
-    """Return the value of a word. Raises ConfigError for a text that is not of its kind."""
+    """Return the value of an argument. Raises ConfigError if ``text`` does not match its kind."""
     if key.kind == "text":
         return text
     refuse_unlikely(name, plain_number(text, short=False))
@@ -172,7 +172,7 @@ def value_of(name: str, text: str, key: Key) -> float | int | str:
 
 
 def plain_number(text: str, short: bool) -> float | None:
-    """Return a number without a unit; None for another text.
+    """Return a number without a unit; None for any other text.
 
     short: whether a suffix such as M is allowed
     """

@@ -1,4 +1,4 @@
-"""Replay of a recorded run in one process, to the last bit.
+"""Bit-exact replay of a recorded run in one process.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
 gradients, its clock delivers each recorded event during the same call of the program. The content
@@ -59,12 +59,12 @@ T = TypeVar("T")
 
 
 class ReplayMismatch(RankFailed):
-    """The replay departs from the recording because the code or the machine differs."""
+    """The replay deviates from the recording because the code or the machine differs."""
 
     def __init__(self, rank: int, event: TraceEvent | None, does: str) -> None:
         recorded = f"a {event.kind} at {event.time} s" if event is not None else "nothing more"
         super().__init__(
-            f"the replay departs from the recording: rank {rank} {does}, "
+            f"the replay deviates from the recording: rank {rank} {does}, "
             f"where the recording has {recorded}."
         )
 
@@ -80,8 +80,8 @@ class Replayed:
     workers: the workers at the end, servers last; if the real run failed, they may have computed
         slightly more than the real workers
     ended: whether the real run reached the end of the algorithm
-    same: whether the parameters of each worker equal the real parameters bit for bit
-    reduced: whether there were all-reduces, after which parameters may differ by rounding
+    same: for each worker, whether its parameters equal the real ones bit for bit
+    reduced: whether there were all-reduces, so that parameters may differ by rounding
     """
 
     workers: list[Worker]
@@ -91,10 +91,11 @@ class Replayed:
 
 
 def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker: None) -> Replayed:
-    """Repeat the run in ``directory``; call ``each_step`` with a worker after each step of it.
+    """Repeat the run in ``directory``; call ``each_step`` with the worker after each step.
 
-    Raises ConfigError if the directory holds no recorded run, `ReplayMismatch` if the code departs
-    from the recording, and any error of the algorithm. Warns about differing versions.
+    Raises ConfigError if the directory does not contain a recorded run, `ReplayMismatch` if the
+    code deviates from the recording, and any error of the algorithm. Warns about differing
+    versions.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
@@ -106,7 +107,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
         if then != now:
             warnings.warn(
                 f"the run was recorded with {what} {then}, and this is {now}: "
-                "it may end with other parameters",
+                "the final parameters may differ",
                 stacklevel=2,
             )
     use_huge_pages()
@@ -127,7 +128,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
 
 
 class ReplayNetwork:
-    """State that the ranks of a replay share: messages in flight and collectives."""
+    """State shared by the ranks of a replay: messages in flight and collectives."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -139,7 +140,7 @@ class ReplayNetwork:
         self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
     def gathered(self, number: int) -> list[Tensor]:
-        """Return the parts of all workers in a collective, by rank, once they are complete."""
+        """Return the contributions of all workers to a collective, by rank, once complete."""
         parts = self.parts[number]
         self.turns.wait_until(lambda: len(parts) == self.nodes, f"collective {number}")
         self.unread[number] -= 1
@@ -149,7 +150,7 @@ class ReplayNetwork:
 
 
 class ReplayClock(RealClock):
-    """Clock that delivers each recorded event at its recorded call and time.
+    """Clock that delivers each event at its recorded call and time.
 
     make: kind of event -> function that reproduces the event
     """
@@ -171,7 +172,7 @@ class ReplayClock(RealClock):
         return self.moment
 
     def exclude(self, seconds: float) -> None:
-        """Do nothing: recorded times exclude evaluation already."""
+        """Do nothing: recorded times already exclude evaluation."""
 
     def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
         self.sleeps[number] = callback
@@ -328,7 +329,7 @@ class ReplayedRank:
 
 
 class RecordedSteps:
-    """Budget with the recorded steps that a rank drew from the shared budget of ``total`` steps."""
+    """Budget with the recorded steps that a rank drew from a shared budget of ``total`` steps."""
 
     def __init__(self, recording: Recording, total: int) -> None:
         self.recording, self.steps, self.total = recording, deque(recording.steps), total

@@ -1,12 +1,12 @@
 """Train once, time many: re-time the records of a trained run on another cluster.
 
 If the decisions of an algorithm do not depend on time, another cluster changes only the times of
-events. Therefore a simulation on that cluster, with messages of the same size and no gradients,
-gives the time and the bytes of each record of the trained run. The resulting lines are
-byte-identical to the lines of a run trained on that cluster, in the same order.
+events. Therefore a simulation on that cluster, with messages of the same size but no gradients,
+gives the time and the bytes of each record of the trained run. The resulting records are
+byte-identical to the records of a run trained on that cluster, in the same order.
 
 Decisions depend on time if workers share one budget of gradients or poll for arrived messages
-(`Comm.poll`, `Comm.recv_any`). Such a run is refused.
+(`Comm.poll`, `Comm.recv_any`). Such a run is rejected.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Machines:
 
     name: suffix of the folders of the re-timed runs
     source: a complete configuration
-    keys: the settings of a run that are replaced by their values in ``source``
+    keys: the settings of a run to replace by their values in ``source``
     """
 
     name: str
@@ -93,7 +93,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
         if key.partition(".")[0] != CLUSTER or not values:
             raise ConfigError(
                 KEY,
-                f"'{argument}' says nothing of a cluster: write {KEY} "
+                f"'{argument}' does not describe a cluster: write {KEY} "
                 f"cluster=infiniband_100g,./lab.yaml or {KEY} cluster.bandwidth=1Gbit/s.",
             )
     argv = named(argv)  # before Hydra looks for the files that this registers
@@ -136,7 +136,7 @@ def retime_all(
 
 
 def retime(folder: Path, machines: Machines, out: Path) -> Path:
-    """Re-time the run in ``folder`` on other machines; return a new folder in ``out``.
+    """Re-time the run in ``folder`` on other machines; return the new folder in ``out``.
 
     Raises ConfigError if the run cannot be re-timed.
     """
@@ -180,7 +180,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
 
 
 def folder_on(folder: Path, machines: Machines, out: Path) -> Path:
-    """Return the folder of a run that is re-timed on other machines."""
+    """Return the folder for a run that is re-timed on other machines."""
     return out / f"{folder.name}-on-{machines.name}"
 
 
@@ -208,7 +208,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
 
 def check_decisions(run: Run, folder: Path) -> None:
-    """Raise ConfigError for an asynchronous algorithm; `replay` refuses algorithms that poll."""
+    """Raise ConfigError for an asynchronous algorithm; `replay` rejects algorithms that poll."""
     if run.algo.asynchronous:
         why = f"the decisions of {run.algo.title} depend on time; train it on that cluster"
         refuse(folder, why, TimeDecides)
@@ -219,7 +219,7 @@ def refuse(folder: Path, why: str, error: type[ConfigError] = ConfigError) -> No
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
-    """Simulate the run without gradients, write records to ``scratch``, and return the costs."""
+    """Simulate the run without gradients, write its records to ``scratch``; return the costs."""
     from sgp_runner.core.scheduler import Deadlock
     from sgp_runner.core.step_hooks import StepHooks
     from sgp_runner.recording.observer import Observer
@@ -267,5 +267,5 @@ def merged(
             return
     refuse(
         folder,
-        "its records do not fit its settings; it was made by another version, train it again",
+        "its records do not match its settings; it was made by another version, so train it again",
     )

@@ -1,4 +1,4 @@
-"""Ranks that take turns: one thread each, running one at a time in a deterministic order."""
+"""Ranks that take turns: one thread per rank, running one at a time in deterministic order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sgp_runner.utils.errors import Aborted
 
 
 class Turns:
-    """Runs one function per rank until all have returned.
+    """A scheduler that runs one function per rank until all have returned.
 
     A rank runs until it must wait; then the next rank that can continue runs. The first error of
     any rank ends all ranks.
 
-    present: the running rank; -1 before the first turn
-    waiting: for each unfinished rank that does not run, a function that returns whether the rank
+    present: the currently running rank; -1 before the first turn
+    waiting: for each unfinished rank that is not running, a function that returns whether the rank
         can continue, and the reason why it waits
     """
 
@@ -54,7 +54,7 @@ class Turns:
         self.pass_on()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Pause the present rank until ``ready()`` is true; other ranks run meanwhile."""
+        """Pause the current rank until ``ready()`` is true; other ranks run in the meantime."""
         if not ready():
             rank = self.present
             self.waiting[rank] = ready, what
@@ -62,7 +62,7 @@ class Turns:
             self.wait_for_turn(rank)
 
     def pass_on(self) -> None:
-        """Give the turn to the next rank that can continue."""
+        """Pass the turn to the next rank that can continue."""
         with self.changed:
             able = [rank for rank, (ready, _) in sorted(self.waiting.items()) if ready()]
             if self.waiting and not able and self.error is None:

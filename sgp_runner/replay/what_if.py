@@ -1,11 +1,11 @@
-"""Simulation of another algorithm on the recorded times of a real run.
+"""Simulation of another algorithm with the recorded times of a real run.
 
 The k-th gradient of a node takes as long as the node's k-th recorded gradient; after the last, the
 recorded durations repeat. The messages on a link take the recorded delays of the closest size on
-this link, in their order; a link without recorded messages takes the delays of all other links.
+this link, in order; for a link without recorded messages, the delays of all other links are used.
 All-reduces follow the formulas of the settings' ``cluster.collectives`` (``algorithm``,
 ``overlap``, ``bucket_bytes``), with the bandwidth of the recorded messages. Everything else takes
-no time, as in every simulation. There is no queueing, because recorded delays include it.
+no time, as in all simulations. Queueing is not simulated, because recorded delays include it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
 
 
 def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]:
-    """Return a recorded configuration changed by overrides; the new run is not recorded."""
+    """Return a recorded configuration with overrides applied; the new run is not recorded."""
     from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
@@ -115,7 +115,7 @@ def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]
 def with_settings_of(
     source: Mapping[str, Any], keys: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return ``config`` with ``keys``, such as ``cluster.hosts``, taken from ``source``."""
+    """Return ``config`` with ``keys``, such as ``cluster.hosts``, copied from ``source``."""
     tree = deepcopy(dict(config))
     for key in keys:
         *parents, name = key.split(".")
@@ -130,7 +130,7 @@ def with_settings_of(
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
-    """Return the number of steps of a node, and the simulated seconds."""
+    """Return the number of steps per node, and the simulated seconds."""
     header, delays = recordings[0].header, delays_of(recordings)
     if not delays and run.ranks > 1:
         raise ConfigError(
@@ -160,7 +160,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
 def recorded_gradients(recordings: Sequence[Recording]) -> Callable[[int], float]:
     """Return a function that returns the recorded duration of a rank's next gradient.
 
-    The durations of a rank are in their recorded order and repeat."""
+    The durations of a rank follow their recorded order and then repeat."""
     by_rank = [
         [event.seconds for event in recording.events if event.kind == "gradient"]
         for recording in recordings
@@ -172,9 +172,9 @@ def recorded_gradients(recordings: Sequence[Recording]) -> Callable[[int], float
 
 
 class RecordedDelays:
-    """The recorded delays of messages; a call returns the delay of the next message.
+    """Recorded message delays; a call returns the delay of the next message.
 
-    It is a delay from ``src`` to ``dst``, recorded at the size closest to ``num_bytes``."""
+    The delay is one from ``src`` to ``dst``, recorded at the size closest to ``num_bytes``."""
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
@@ -193,11 +193,11 @@ class RecordedDelays:
 
 
 def delays_of(recordings: Sequence[Recording]) -> Delays:
-    """Return the delay of each message, with the clocks of different machines synchronized.
+    """Return the delay of each message, after synchronizing the clocks of different machines.
 
     For each sender, receiver and tag, the n-th received message is the n-th sent message. If the
     ranks of two machines sent in both directions, the clocks are shifted so that the fastest
-    messages of both directions took equally long (NTP's rule). Negative delays become 0.
+    messages in both directions took equally long (as in NTP). Negative delays become 0.
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
@@ -230,10 +230,10 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
-    """Return the cluster that determines the times of all-reduces.
+    """Return a cluster that determines the times of all-reduces.
 
-    The bandwidth follows from the largest messages. The latency follows from the smallest messages
-    if they are over 100 times smaller, and is 0 otherwise.
+    The bandwidth is derived from the largest messages. The latency is derived from the smallest
+    messages if they are over 100 times smaller, and is 0 otherwise.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
     for messages in delays.values():

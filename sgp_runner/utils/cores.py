@@ -18,7 +18,7 @@ def present_cores() -> int:
 
 
 def share_of_cores() -> int:
-    """Return the number of cores for this process if all ranks on this machine have equally many.
+    """Return this process's share of the cores, divided equally among the ranks on this machine.
 
     mpirun and srun may have bound the process to its cores; other launchers do not.
     """
@@ -31,8 +31,7 @@ def share_of_cores() -> int:
 
 def asked_cores() -> int | None:
     """Return the number of cores in OMP_NUM_THREADS, which may be a list; None if it is not set.
-
-    Raises LaunchError if the variable has no number.
+    Raises LaunchError if the variable does not contain a number.
     """
     text = os.environ.get(KEY, "").partition(",")[0]
     return whole(KEY, {KEY: text}, least=1) if text else None

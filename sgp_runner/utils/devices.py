@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 def settled(network: T, dtype: str) -> T:
-    """Return ``network`` with each ``auto`` replaced for this machine.
+    """Return ``network`` with each ``auto`` resolved for this machine.
 
     The device is a GPU if there is one. On a GPU, the forward pass of a float32 model uses
-    bfloat16. Convolutions are channels-last where tensor cores compute them in 16 bits, which
-    store images so (NVIDIA, Convolutional Layers User's Guide, section 2.1).
+    bfloat16. Convolutions use the channels-last layout if tensor cores compute them in 16 bits, as
+    tensor cores expect this layout (NVIDIA, Convolutional Layers User's Guide, section 2.1).
     """
     changes: dict[str, Any] = {}
     device = device_of(network)
@@ -53,7 +53,7 @@ def settled(network: T, dtype: str) -> T:
 
 
 def device_of(network: object) -> str:
-    """Return the device on which a choice of the group ``network`` computes gradients."""
+    """Return the device on which ``network`` computes gradients."""
     return getattr(network, "device", "cpu")
 
 
@@ -61,12 +61,12 @@ def check_device(device: str, autocast: str, dtype: str) -> None:
     """Raise ConfigError for an unknown device, or if ``autocast`` does not apply to ``dtype``."""
     if not re.fullmatch(r"cpu|auto|cuda(:\d{1,3})?", device):
         raise ConfigError(
-            "network.device", f"'{device}' is no device: use cpu, cuda, cuda:1 or auto."
+            "network.device", f"'{device}' is not a device: use cpu, cuda, cuda:1 or auto."
         )
     if autocast not in ("none", AUTO) and dtype != "float32":
         raise ConfigError(
             "network.autocast",
-            "only float32 is cast: "
+            "applies only to float32: "
             f"use dtype=float32, or network.autocast=none with dtype={dtype}.",
         )
 
@@ -88,10 +88,10 @@ def check_present(device: str) -> None:
 
 
 def use_gpu(device: str, autocast: str) -> None:
-    """Make ``device``, if it is a GPU, the present one of this thread.
+    """Make ``device``, if it is a GPU, the current device of this thread.
 
-    What names no GPU then opens no other. Raises ConfigError if it has no units for bfloat16, which
-    PyTorch would emulate, many times slower.
+    Code that does not specify a GPU then uses this one. Raises ConfigError if bfloat16 is requested
+    but the GPU lacks hardware for it; PyTorch would emulate it many times slower.
     """
     if not device.startswith("cuda"):
         return
@@ -101,27 +101,27 @@ def use_gpu(device: str, autocast: str) -> None:
     if autocast == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigError(
             "network.autocast",
-            f"the {torch.cuda.get_device_name(device)} has no units for bfloat16: use "
+            f"the {torch.cuda.get_device_name(device)} does not support bfloat16 in hardware: use "
             "network.autocast=none, or fp16 with network=gloo or nccl.",
         )
 
 
 def check_own_gpus(gpus: Sequence[str | None]) -> None:
-    """Raise RankFailed if two ranks have one GPU, which NCCL refuses without naming them.
+    """Raise RankFailed if two ranks share a GPU, which NCCL rejects without naming the ranks.
 
-    gpus: by rank, its UUID; None on a CPU
+    gpus: UUID of each rank's GPU; None on a CPU
     """
     for rank, gpu in enumerate(gpus):
         if gpu is not None and (first := gpus.index(gpu)) < rank:
             raise RankFailed(
-                f"ranks {first} and {rank} have one GPU, {gpu}, and NCCL needs a GPU for each: let "
+                f"ranks {first} and {rank} share GPU {gpu}, but NCCL needs one GPU per rank: let "
                 "the launcher bind one to each rank (srun --gpus-per-task=1), or start fewer ranks."
             )
 
 
 @contextmanager
 def naming_deterministic() -> Iterator[None]:
-    """Raise ConfigError with the way out for an operation without a deterministic algorithm."""
+    """Convert errors about operations without a deterministic algorithm to ConfigError."""
     try:
         yield
     except Exception as error:
@@ -149,7 +149,7 @@ def free_bytes(device: str) -> int:
 
 
 def published_rate(card: str) -> tuple[float, str] | None:
-    """Return the dense bf16 operations per second of a card, and their source; None if unknown.
+    """Return the dense bf16 operations per second of a card, and the source; None if unknown.
 
     card: PyTorch's name of the card
     """
@@ -159,7 +159,7 @@ def published_rate(card: str) -> tuple[float, str] | None:
 def peak_flops(device: str, half: bool) -> float | None:
     """Return the published operations per second of a device; None if they are unknown.
 
-    half: whether it multiplies 16-bit numbers; the rates of others depend on the operation
+    half: whether it multiplies 16-bit numbers; for other types the rate depends on the operation
     """
     if device == "cpu" or not half:
         return None

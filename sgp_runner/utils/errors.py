@@ -1,4 +1,4 @@
-"""The errors that a user can cause; each message is one sentence with the key and the fix."""
+"""Errors that a user can cause; each message is one sentence with the key and the fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work.
+    """An invalid setting.
 
     key: the dotted name that a user types
     sentence: the problem and its fix
@@ -21,7 +21,7 @@ class ConfigError(ValueError):
 
 
 class TooManyAbsences(ConfigError):
-    """Churn would interrupt a run too often to be simulated; this is found during the run."""
+    """Churn would interrupt a run too often to simulate it; detected during the run."""
 
 
 def printable(text: str) -> str:
@@ -30,15 +30,15 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message; its type if it has none."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
 
 
 def check_least(least: float, group: str, part: object, *names: str) -> None:
     """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
 
-    None is no number, and passes. group: the group of ``part``, which is the first word of the
-    key; empty: none
+    None is accepted. group: the group of ``part``, the first word of the key; empty if there is
+    none
     """
     for name in names:
         if (value := getattr(part, name)) is not None and value < least:
@@ -57,7 +57,7 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, where x is the closest of ``choices``; empty if none is close.
+    """Return `` Did you mean 'x'?`` for the closest of ``choices``; empty if none is close.
 
     The comparison ignores case.
     """
@@ -75,7 +75,7 @@ class CallMismatch(Exception):
 
 
 class LostConnection(RuntimeError):
-    """The connection to another rank, which may be lost, is broken."""
+    """The connection to another rank is broken; that rank may be lost."""
 
 
 class MembershipChanged(RuntimeError):
@@ -106,7 +106,7 @@ class CannotWrite(RankFailed):
 
 
 class RecordsLost(RankFailed):
-    """A file of results was removed, replaced or changed by another process during the run."""
+    """A results file was removed, replaced or changed by another process during the run."""
 
     def __init__(self, path: object, what: str) -> None:
         super().__init__(
@@ -120,7 +120,7 @@ class Aborted(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """The ``ranks``, in the present numbering, are lost; the other ranks could continue."""
+    """The ``ranks``, in the current numbering, are lost; the other ranks could continue."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
@@ -142,11 +142,11 @@ class Diverged(RuntimeError):
 
 
 class NotFinite(ValueError):
-    """A codec cannot encode a number; the text is like "its message has nan in the tensor b"."""
+    """A codec cannot encode a number; the text reads like "its message has nan in the tensor b"."""
 
 
 class DivergedBefore(Diverged):
-    """The run of this command has diverged before, so it was not started."""
+    """This run diverged when it was started before, so it is not started again."""
 
 
 DIVERGED = 3  # exit code of a run that Diverged

@@ -13,7 +13,7 @@ NEED_TORCH = ("all", "dev", "fairseq", "vision")  # extras with packages that ne
 def install(extra: str) -> str:
     """Return the command that installs ``extra``.
 
-    pip would otherwise take the newest torchvision, and for it replace the installed torch.
+    Otherwise pip would install the newest torchvision and replace the installed torch to match it.
     """
     command = f"pip install 'sgp-runner[{extra}]'"
     if extra in NEED_TORCH and installed("torch"):
@@ -22,7 +22,7 @@ def install(extra: str) -> str:
 
 
 def installed(*modules: str) -> bool:
-    """Return whether all ``modules`` can be found; none is imported."""
+    """Return whether all ``modules`` can be found, without importing them."""
     return all(importlib.util.find_spec(module) for module in modules)
 
 

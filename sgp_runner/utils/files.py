@@ -1,4 +1,4 @@
-"""Checksums of files, hidden files, and files that are written whole or not at all."""
+"""Checksums of files, hidden files, and atomic writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_hidden(path: str) -> bool:
 
 
 class HashingWriter:
-    """Writes to ``file`` from its beginning to its end, and knows the checksum of what it wrote."""
+    """A writer that writes to ``file`` sequentially and computes the checksum of the data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.hash = file, hashlib.sha256()
@@ -51,7 +51,7 @@ def replace_file(path: Path, text: str) -> None:
 def replacing(path: Path, suffix: str = "") -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` at the end of the block. Raises CannotWrite.
 
-    suffix: tells the unfinished file from those of other machines
+    suffix: distinguishes the unfinished file from those of other machines
     """
     part = path.with_name(f".{path.name}{suffix}.part")
     try:

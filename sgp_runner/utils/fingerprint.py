@@ -55,7 +55,7 @@ def as_bytes(tensor: Tensor) -> bytes:
 
 
 def described(value: Any, seen: set[int]) -> object:
-    """Return ``value`` as plain lists and texts; code that occurs again is given by its name."""
+    """Return ``value`` as plain lists and strings; repeated code is given by its name only."""
     match value:
         case None | bool() | int() | float() | complex() | str() | bytes():
             return repr(value)

@@ -30,12 +30,12 @@ FETCH = {
 
 
 def is_folder(path: str) -> bool:
-    """Return whether ``path`` is a folder, or is written like one, rather than a name."""
+    """Return whether ``path`` is a folder or is written like one, rather than a name on the Hub."""
     return path.startswith((".", "/", "~")) or Path(path).is_dir()
 
 
 def short_name(path: str) -> str:
-    """Return a name on the Hub unchanged, and the last part of a folder."""
+    """Return a name on the Hub unchanged, and a folder's path as its last component."""
     return os.path.basename(os.path.abspath(path)) if path[:1] in (".", "/", "~") else path
 
 
@@ -47,14 +47,14 @@ def checked_folder(key: str, path: str, file: str = "") -> Path:
             key, f"there is no folder '{path}'; write a name on the Hub without ./ in front."
         )
     if not (folder / file).exists():
-        raise ConfigError(key, f"'{path}' has no {file}, so it is not a model of Hugging Face.")
+        raise ConfigError(key, f"'{path}' has no {file}, so it is not a Hugging Face model.")
     return folder
 
 
 def folder_hash(folder: Path, patterns: Sequence[str] = ("*",)) -> str:
-    """Return the SHA-256 of the names and contents of files in a folder; hidden ones are omitted.
+    """Return the SHA-256 of the names and contents of a folder's files, except hidden files.
 
-    patterns: a file counts if one of them matches its name
+    patterns: only files with a name that matches one of these are included
     """
     total = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in folder.rglob(pattern)}):
@@ -72,7 +72,7 @@ def _file_hash(path: Path, size: int, changed: int) -> str:
 
 
 def import_hub(package: str, key: str) -> Any:
-    """Import ``transformers`` or ``datasets``, silenced but for errors.
+    """Import ``transformers`` or ``datasets``, silenced except for errors.
 
     Raises ConfigError, for ``key``, if the package is not installed.
     """
@@ -95,7 +95,7 @@ def import_hub(package: str, key: str) -> Any:
 
 
 def reaches_hub() -> bool:
-    """Return whether the Hub answers; the packages would try for half a minute."""
+    """Return whether the Hub is reachable; the packages would keep trying for half a minute."""
     try:
         urlopen(Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD"), timeout=PROBE_SECONDS)
     except HTTPError:
@@ -107,7 +107,7 @@ def reaches_hub() -> bool:
 
 @contextmanager
 def loading(key: str, path: str, kind: str) -> Iterator[None]:
-    """Convert errors while a ``kind`` of `FETCH` is loaded, by name or folder, to ConfigError.
+    """Convert errors while loading a ``kind`` of `FETCH` by name or folder to ConfigError.
 
     Without the Hub, a name is looked up in the cache of this machine only.
     """

@@ -40,7 +40,7 @@ IN_A_STEP = "SLURM_STEP_ID"
 
 
 class LaunchError(ConfigError):
-    """The environment variables of this process cannot work; those of other ranks may work."""
+    """The environment variables of this process are invalid; those of other ranks may be valid."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def launched(environment: Environment = os.environ) -> Launched | None:
     if "WORLD_SIZE" in environment:
         raise LaunchError(
             "WORLD_SIZE",
-            "it is set, but RANK is not; set both, or unset it to start the ranks here.",
+            "set, but RANK is not; set both, or unset it to start the ranks here.",
         )
     return None
 
@@ -82,7 +82,7 @@ def launched_rank() -> int | None:
 
 
 def rendezvous(process: Launched, environment: Environment = os.environ) -> dict[str, str]:
-    """Return the variables that PyTorch's ``env://`` reads: rank, size, address of rank 0."""
+    """Return the variables that PyTorch's ``env://`` reads: rank, size and address of rank 0."""
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
     if STORE in environment:
         return out
@@ -94,7 +94,7 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
 
 
 def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
-    """Return how many of the ``ranks`` of a run are on this machine."""
+    """Return how many of the run's ``ranks`` are on this machine."""
     for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
         if name in environment:
             return whole(name, environment, least=1)
@@ -110,7 +110,7 @@ def own_local_rank(environment: Environment = os.environ) -> int:
 
 
 def machines_of_job(environment: Environment = os.environ) -> int:
-    """Return the number of machines of this Slurm job; 1 without one."""
+    """Return the number of machines of this Slurm job; 1 outside a job."""
     name = "SLURM_JOB_NUM_NODES"
     return whole(name, environment, least=1) if name in environment else 1
 
@@ -123,7 +123,7 @@ def under_launcher(environment: Environment = os.environ) -> bool:
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:
-    """Return whether the store of the run outlives this process, in a file or in torchrun."""
+    """Return whether the run's store, in a file or in torchrun, outlives this process."""
     return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -148,7 +148,7 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
         if name not in environment:
             raise LaunchError(
                 name,
-                f"it is not set, but {other} is; set both, or neither to start the ranks here.",
+                f"not set, but {other} is; set both, or neither to start the ranks here.",
             )
     size = whole(size_name, environment)
     if size < 1:
@@ -168,7 +168,7 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
 
 
 def check_world_size(process: Launched, environment: Environment) -> None:
-    """Raise LaunchError if WORLD_SIZE, which scripts around srun often set, has another value."""
+    """Raise LaunchError if WORLD_SIZE, often set by scripts around srun, has a different value."""
     size = whole("WORLD_SIZE", environment) if "WORLD_SIZE" in environment else process.size
     if size != process.size:
         name = VARIABLES[process.launcher][1]
@@ -179,7 +179,7 @@ def check_world_size(process: Launched, environment: Environment) -> None:
 
 
 def whole(name: str, environment: Environment, least: int | None = None) -> int:
-    """Return the whole number in a variable. Raises LaunchError, also if it is below ``least``."""
+    """Return the integer in a variable. Raises LaunchError if it is invalid or below ``least``."""
     if not NUMBER.fullmatch(environment[name].strip()):
         raise LaunchError(name, f"'{environment[name]}' is not a whole number.")
     number = int(environment[name])
@@ -194,7 +194,7 @@ def master_address(process: Launched, environment: Environment) -> str:
         if not HOST.fullmatch(address) or address.count(":") == 1:
             raise LaunchError(
                 "MASTER_ADDR",
-                f"'{address}' is no host: write a name or an address alone, such as node1.",
+                f"'{address}' is not a host: write only a name or an address, such as node1.",
             )
         return address
     alone = (
@@ -211,22 +211,20 @@ def master_address(process: Launched, environment: Environment) -> str:
         if process.launcher == "mpirun"
         else "set it, and MASTER_PORT"
     )
-    raise LaunchError(
-        "MASTER_ADDR", f"it is not set, but every rank needs the host of rank 0; {how}."
-    )
+    raise LaunchError("MASTER_ADDR", f"not set, but every rank needs the host of rank 0; {how}.")
 
 
 def first_host(environment: Environment) -> str:
     """Return the host of a step's first task.
 
-    SLURM_LAUNCH_NODE_IPADDR cannot be used: it is another host if srun ran on a login node.
+    SLURM_LAUNCH_NODE_IPADDR cannot be used: it is a different host if srun ran on a login node.
     """
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
     if not nodes:
         raise LaunchError(
             "MASTER_ADDR",
-            "neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.",
+            "not set in srun, and neither is SLURM_STEP_NODELIST; set it to the host of rank 0.",
         )
     try:
         return subprocess.run(
@@ -258,5 +256,5 @@ def master_port(process: Launched, environment: Environment) -> int:
         return PORTS[zlib.crc32(environment["PMIX_NAMESPACE"].encode()) % len(PORTS)]
     raise LaunchError(
         "MASTER_PORT",
-        "it is not set; set it to a port of the host of rank 0, the same for all ranks.",
+        "not set; set it to a port of the host of rank 0, the same for all ranks.",
     )

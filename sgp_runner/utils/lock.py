@@ -25,9 +25,9 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the folder against other processes; make the folder if it does not exist.
+    """Lock the folder against other processes; create the folder if it does not exist.
 
-    On exit the lock is removed. A folder that was made here is also removed if it is empty. Raises
+    On exit the lock is removed, as is a folder that was created here and is empty. Raises
     ConfigError if another process holds the lock, or the folder is not writable.
     """
     try:

@@ -1,6 +1,6 @@
-"""Memory of this machine, and settings for vectors of a hundred megabytes at every step.
+"""Memory of this machine, and settings for processes that allocate 100 MB vectors in every step.
 
-Call the functions that change settings before the first tensor is made.
+Call the functions that change settings before the first tensor is created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
 def most_bytes() -> int:
-    """Return the largest amount of memory that a process can have here, swap space included."""
+    """Return the most memory that a process can allocate here, including swap space."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     swap = system_bytes("SwapTotal")
@@ -97,18 +97,18 @@ def flush_denormals() -> None:
 
 
 class Garbage:
-    """Reference cycles of the runs of this process."""
+    """Reference cycles left behind by the runs of this process."""
 
     uncollected = False  # whether a run has left some
 
 
 @contextmanager
 def collecting_garbage() -> Iterator[None]:
-    """Free the reference cycles of a run at its end, or after an error, at the next start.
+    """Free the reference cycles of a run when it ends; after an error, when the next run starts.
 
-    A run has few objects, so Python hardly ever looks for them, but they hold the run's memory,
-    threads and connections. After an error its traceback still uses them. Not needed in a process
-    that ends with the run.
+    A run has few objects, so Python's collector rarely runs, but they hold the run's memory,
+    threads and connections. After an error the traceback still refers to them. Not needed in a
+    process that ends with the run.
     """
     if Garbage.uncollected:
         gc.collect()

@@ -22,7 +22,7 @@ logger = logging.getLogger("sgp_runner")
 
 
 class Terminal(logging.Handler):
-    """Writes messages without secrets to the present ``sys.stdout`` or ``sys.stderr``."""
+    """Handler that writes messages, without secrets, to ``sys.stdout`` or ``sys.stderr``."""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stdout if record.levelno <= logging.INFO else sys.stderr
@@ -31,7 +31,7 @@ class Terminal(logging.Handler):
 
 
 def show_messages() -> None:
-    """Show the messages of this process; a second call only updates whether it is quiet."""
+    """Show the messages of this process; a second call only changes whether it is quiet."""
     if not any(isinstance(handler, Terminal) for handler in logger.handlers):
         logger.addHandler(Terminal())
     logger.propagate = False
@@ -54,5 +54,5 @@ def showing_messages(verbose: bool) -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Return whether information is hidden."""
+    """Return whether messages of level INFO are hidden."""
     return not logger.isEnabledFor(logging.INFO)

@@ -1,4 +1,4 @@
-"""Network interfaces of this machine, and which of them gloo and NCCL use."""
+"""Network interfaces of this machine, and the ones that gloo and NCCL use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 def interfaces() -> dict[str, str]:
-    """Map every interface with an address to that address, IPv4 if there is one."""
+    """Map every interface with an address to that address, preferably IPv4."""
     addresses = {name: address(name) for _, name in socket.if_nameindex()}
     with suppress(OSError):
         for line in IPV6.read_text(encoding="ascii").splitlines():
@@ -27,7 +27,7 @@ def interfaces() -> dict[str, str]:
 
 
 def address(name: str) -> str:
-    """Return the IPv4 address of an interface; "" without one, and off Linux."""
+    """Return the IPv4 address of an interface; "" if it has none, or outside Linux."""
     try:
         from fcntl import ioctl
 
@@ -43,7 +43,7 @@ def is_loopback(text: str) -> bool:
 
 
 def own_address() -> str:
-    """Return the address of this machine's name, which gloo uses by default; "" if unknown."""
+    """Return the address of this machine's hostname, gloo's default; "" if unknown."""
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
@@ -56,9 +56,9 @@ def infiniband() -> list[str]:
 
 
 def chooses_none(library: str, value: str, names: Collection[str]) -> bool:
-    """Return whether LIBRARY_SOCKET_IFNAME, with this value, chooses none of the interfaces.
+    """Return whether LIBRARY_SOCKET_IFNAME with this value selects no interface.
 
-    library: GLOO, which takes whole names that must all exist, or NCCL, see `matching`
+    library: GLOO, for which whole names must all exist, or NCCL, see `matching`
     """
     if library == "GLOO":
         return not set(value.split(",")) <= set(names)
@@ -66,9 +66,9 @@ def chooses_none(library: str, value: str, names: Collection[str]) -> bool:
 
 
 def matching(names: Collection[str], chosen: str) -> list[str]:
-    """Return the interfaces that a value of NCCL_SOCKET_IFNAME chooses.
+    """Return the interfaces that a value of NCCL_SOCKET_IFNAME selects.
 
-    Words are beginnings of names. ``=`` demands whole names, and ``^`` excludes.
+    Names are prefixes. A leading ``=`` demands exact matches, a leading ``^`` excludes.
     """
     excluded, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
     beginnings = chosen.lstrip("^=").split(",")

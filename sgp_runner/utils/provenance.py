@@ -1,7 +1,7 @@
 """Provenance of a run, for ``environment.json``.
 
-Environment variables are omitted, as they hold secrets, except the ones that choose how libraries
-compute.
+Environment variables are omitted, as they may hold secrets, except the ones that affect how
+libraries compute.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
     """Return versions, machine, source state, start time (UTC) and the command of this process.
 
     command: recorded instead of this process's command
-    The listed packages are not imported. ``git`` is None outside a clone, ``packages`` has None
-    for a package that is not installed. Both are found once in a process.
+    The listed packages are not imported. ``git`` is None outside a clone, and ``packages`` has None
+    for a package that is not installed. Both are determined once per process.
     """
     return {
         "sgp_run": __version__,
@@ -67,7 +67,7 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
 
 @cache
 def processor() -> dict[str, str]:
-    """Return maker, model and vector instructions of the processor; its kind alone off Linux."""
+    """Return the CPU's vendor, model and vector instructions; outside Linux its architecture."""
     kind = {"machine": platform.machine()}
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
@@ -81,7 +81,7 @@ def processor() -> dict[str, str]:
 
 
 def gpu(device: str) -> dict[str, object] | None:
-    """Return model, memory (bytes) and driver of a GPU and the libraries' versions; None for a CPU.
+    """Return a GPU's model, memory (bytes), driver and library versions; None for a CPU.
 
     Versions that cannot be determined are None.
     """
@@ -99,7 +99,7 @@ def gpu(device: str) -> dict[str, object] | None:
 
 
 def gpu_versions() -> dict[str, object]:
-    """Return the versions of driver, CUDA, cuDNN and NCCL; None where there is none."""
+    """Return the versions of driver, CUDA, cuDNN and NCCL; None for a missing one."""
     import torch
 
     nccl: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
@@ -118,7 +118,7 @@ def gpu_versions() -> dict[str, object]:
 
 
 def driver_version() -> str | None:
-    """Return the version of NVIDIA's driver; None without one."""
+    """Return the version of NVIDIA's driver; None if it is not installed."""
     try:
         first = DRIVER.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
@@ -128,13 +128,13 @@ def driver_version() -> str | None:
 
 
 def code_version() -> str:
-    """Return the version that all ranks of a run must share, with the commit in a clone."""
+    """Return the version that all ranks of a run must share; in a clone, it includes the commit."""
     commit = _run_git(SOURCE, "rev-parse", "--verify", "HEAD") if _is_clone(SOURCE) else None
     return f"{__version__} {commit}" if commit else __version__
 
 
 def version_of_files(folder: Path, files: Iterable[str]) -> dict[str, object]:
-    """Return the commit of the clone that holds ``folder``, and whether ``files`` in it differ.
+    """Return the commit of the clone that contains ``folder``, and whether its ``files`` differ.
 
     Both are None outside a clone.
     """
@@ -156,13 +156,13 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def _git(source: Path) -> dict[str, object] | None:
-    """Return the commit and whether files differ, if ``source`` is the top of a clone."""
+    """Return the commit and whether files differ, if ``source`` is the root of a clone."""
     return version_of_files(source, CODE) if _is_clone(source) else None
 
 
 @cache
 def _is_clone(source: Path) -> bool:
-    """Return whether ``source`` is the top of a clone.
+    """Return whether ``source`` is the root of a clone.
 
     An installed package may lie, in its ``.venv``, inside an unrelated clone.
     """

@@ -32,7 +32,7 @@ MAX_VALUES = 1_000_000  # of a YAML document whose aliases are written out
 
 
 class Unbounded(ValueError):
-    """The contents of a file are nested too deep, or too large with their aliases expanded."""
+    """The contents of a file are nested too deeply, or too large once aliases are expanded."""
 
 
 def open_regular(path: Path | str, most: int | None = None) -> BufferedReader:
@@ -117,7 +117,7 @@ def inner_values(value: object) -> Iterable[object]:
 
 
 def too_deep() -> Unbounded:
-    return Unbounded(f"it is nested more than {MAX_DEPTH} deep")
+    return Unbounded(f"nested more than {MAX_DEPTH} deep")
 
 
 def finite(text: str) -> float:
@@ -143,8 +143,9 @@ def read_yaml(path: Path | str) -> Any:
 def parse_yaml(text: str, loader: Any = None) -> Any:
     """Return the value of a YAML document of plain data.
 
-    Raises Unbounded for too large or deep contents, ValueError for other invalid contents, with
-    line and column if the parser knows them."""
+    Raises Unbounded for contents that are too large or too deep, ValueError for other invalid
+    contents, with line and column if the parser knows them.
+    """
     import yaml
 
     loader = loader or safe_loader()
@@ -160,7 +161,7 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
 
 
 def placed(error: Exception, text: str) -> str:
-    """Return the reason of an error of PyYAML in ``text``, after its line and column."""
+    """Return the line, column and reason of an error of PyYAML in ``text``."""
     import yaml
 
     if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow
@@ -176,7 +177,7 @@ def placed(error: Exception, text: str) -> str:
 
 
 def parse_settings(text: str) -> Any:
-    """Return the value of a YAML document that a user wrote, with scalars as in Hydra's files.
+    """Return the value of a YAML document that a user wrote, with scalars parsed as by Hydra.
 
     Unlike in YAML 1.1, 1e9 is a number and a date is text. Use `parse_yaml` for files that this
     package wrote, which are YAML 1.1.
@@ -185,7 +186,7 @@ def parse_settings(text: str) -> Any:
 
 
 def safe_loader() -> Any:
-    """Return PyYAML's safe loader; if available, the loader in C, which is ten times as fast."""
+    """Return PyYAML's safe loader, in C if available, which is ten times as fast."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -217,9 +218,9 @@ def is_too_long(value: object) -> bool:
 
 
 def check_events(events: Iterable[Any]) -> None:
-    """Raise Unbounded for a document that is too large or deep with its aliases expanded.
+    """Raise Unbounded for a document that is too large or deep once aliases are expanded.
 
-    Constructing such a document (with merge keys) or walking through it might never end.
+    Constructing such a document (with merge keys) or traversing it might never finish.
     """
     import yaml
 
@@ -232,7 +233,7 @@ def check_events(events: Iterable[Any]) -> None:
         above, deepest, name = open_nodes[-1]
         open_nodes[-1] = above + values, max(deepest, depth + 1), name
         if above + values > MAX_VALUES:
-            raise Unbounded(f"it has more than {MAX_VALUES} values")
+            raise Unbounded(f"more than {MAX_VALUES} values")
         if len(open_nodes) - 1 + depth > MAX_DEPTH:
             raise too_deep()
 

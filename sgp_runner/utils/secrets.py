@@ -1,4 +1,4 @@
-"""Keep secrets out of the files of a run: refuse settings with a secret, and mask other text.
+"""Keep secrets out of the files of a run: reject settings with a secret, and mask other text.
 
 A secret is the value of an environment variable with a name such as ``WANDB_API_KEY`` or
 ``PGPASSWORD``, the user part of a URL, the text after ``password=``, or a word in the format of a
@@ -57,12 +57,12 @@ def redacted(text: str) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether ``text`` has a secret, or reads a variable that is named like a secret."""
+    """Return whether ``text`` contains a secret, or reads a variable that is named like one."""
     return redacted(text) != text or any(map(NAME.fullmatch, FROM_ENVIRONMENT.findall(text)))
 
 
 def refuse_secrets(value: object, key: str) -> None:
-    """Raise ConfigError if a setting holds a secret, because settings are recorded."""
+    """Raise ConfigError if a setting contains a secret, because settings are recorded."""
     texts = [*texts_in(value, key)]
     # One search in all of them together takes a fraction of the time of a search in each.
     if not holds_secret("\n".join(text for _, text in texts)):
@@ -71,13 +71,13 @@ def refuse_secrets(value: object, key: str) -> None:
         if holds_secret(text):
             raise ConfigError(
                 redacted(where),
-                "it holds a secret, and settings are recorded: "
+                "contains a secret, but settings are recorded: "
                 "leave it to the environment or a netrc file.",
             )
 
 
 def texts_in(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (key, text) for each name and text value in ``value``; ``key`` is its dotted key."""
+    """Yield (dotted key, text) for each name and each string in ``value``."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield key, str(name)

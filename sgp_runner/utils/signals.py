@@ -48,7 +48,7 @@ class SignalState:
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
-    asked: the signal to stop the present run; it may have come too late to save the run
+    asked: the signal to stop the current run; it may have come too late to save the run
     """
 
     command: str = ""
@@ -114,7 +114,7 @@ def defer(reports: bool) -> None:
 
 
 def enable() -> None:
-    """Exit on signals from now on, and at once if one is stored: no other rank needs it."""
+    """Exit on signals from now on, and at once if one is stored: no other rank must be notified."""
     signal_state.deferred = False
     if signal_state.pending is not None:
         exit_now(signal_state.pending)
@@ -138,7 +138,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def signal_thread(received: int) -> None:
-    """Handle signals that the main thread does not; end a process that should have exited."""
+    """Handle signals that the main thread misses; end a process that should have exited."""
     interrupts = 0
     while byte := os.read(received, 1):  # none if user code has closed the other end
         number = byte[0]
@@ -160,7 +160,7 @@ def signal_thread(received: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt if `default_handler` is installed, which would exit."""
+    """Let Ctrl-C raise KeyboardInterrupt instead of exiting, if `default_handler` is installed."""
     if signal_state.deferred or signal.getsignal(signal.SIGINT) is not default_handler:
         yield
         return

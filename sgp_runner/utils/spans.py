@@ -1,4 +1,4 @@
-"""Named spans of this process: times at which it waits or computes, shown in traces."""
+"""Named spans of this process: intervals in which it waits or computes, shown in traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _markers: list[Marker] = []  # at most one
 
 
 def mark_spans(marker: Marker | None) -> None:
-    """Enter ``marker(name)`` in every `span` from now on; None ends this."""
+    """Enter ``marker(name)`` in every `span` from now on; None stops this."""
     _markers[:] = [] if marker is None else [marker]
 
 

@@ -1,4 +1,4 @@
-"""Sums whose bytes do not depend on the version of Python."""
+"""Sums that are bit-identical across versions of Python."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Unit:
 
     name: name of the unit; a number without a unit is in this unit
     example: a number with a unit, for messages
-    factors: name of each possible unit -> its size in the unit ``name``
+    factors: name of each accepted unit -> its size in the unit ``name``
     """
 
     name: str
@@ -119,7 +119,7 @@ BitsPerSecondInterval = Annotated[Sequence[BitsPerSecond], RATE_INTERVAL]
 
 
 def refuse_unlikely(key: str, value: object) -> None:
-    """Raise ConfigError for a rate or a latency that without its unit is probably a mistake.
+    """Raise ConfigError for a number without a unit that is probably a mistake.
 
     value: of the setting ``key``, or a mapping or list of such values
     """
@@ -175,12 +175,12 @@ def bit_rate(bits_per_second: float) -> str:
 
 
 def bit_rate_range(rates: Sequence[float]) -> str:
-    """Return a bandwidth, or the lowest and the highest, as text."""
+    """Return a bandwidth, or the lowest and the highest of a range, as text."""
     return " to ".join(map(bit_rate, rates))
 
 
 def with_prefix(value: float, unit: str) -> str:
-    """Return a number as text with a prefix of its unit: ``1.23 TFLOP/s``, ``0.5 FLOP/s``."""
+    """Return a number as text with a unit prefix: ``1.23 TFLOP/s``, ``0.5 FLOP/s``."""
     prefix = max(
         (name for name, factor in PREFIXES.items() if factor <= value),
         key=PREFIXES.__getitem__,

@@ -1,4 +1,4 @@
-"""The line of the user's own code, such as a plug-in, that led to an error."""
+"""Location of the user's own code, such as a plug-in, that led to an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def format_error(error: BaseException) -> str:
 def user_code_line(error: BaseException) -> str:
     """Return the last line of the user's code that led to ``error``: `` (my_algorithm.py:31)``.
 
-    Empty if no code of the user is involved.
+    Empty if no user code is involved.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return place_of(error.filename, error.lineno or 0)
@@ -38,6 +38,6 @@ def place_of(file: str, line: int) -> str:
 
 
 def nearby(file: str | Path) -> str:
-    """Return the path of a file; it is relative if the file is below the current folder."""
+    """Return the path of a file, relative if the file is below the current folder."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith("..") else relative

@@ -1,4 +1,4 @@
-"""Environment variables, which processes started from this process inherit."""
+"""Environment variables, which child processes inherit."""
 
 from __future__ import annotations
 

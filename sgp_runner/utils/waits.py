@@ -1,4 +1,4 @@
-"""Waits of this process for other ranks; they have names, so that a stalled run can report them."""
+"""Waits of this process for other ranks, named so that a stalled run can report them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def device_waits(what: Name, over: Callable[[], bool]) -> None:
 
 
 def present() -> list[tuple[Name, float]]:
-    """Return the name and the start time of each present wait."""
+    """Return the name and the start time of each current wait."""
     for number, (_, _, over) in list(_device_waits.items()):
         if over():
             _device_waits.pop(number, None)
@@ -54,7 +54,7 @@ def present() -> list[tuple[Name, float]]:
 
 
 def longest_wait() -> float:
-    """Return the seconds that the longest present wait has lasted; 0 if there is none."""
+    """Return the seconds that the longest current wait has lasted; 0 if there is none."""
     return max((time.monotonic() - since for _, since in present()), default=0.0)
 
 
@@ -68,7 +68,7 @@ def stall_report() -> str:
 
 
 def interrupt(error: Exception | None) -> None:
-    """Let present and later calls of `run_abandonable` raise ``error``; None ends this."""
+    """Let current and later calls of `run_abandonable` raise ``error``; None resets this."""
     _interruptions[:] = [] if error is None else [error]
 
 

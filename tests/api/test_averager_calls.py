@@ -60,28 +60,28 @@ def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None:
     model = net()
-    assert said("sgp", print, 0.1) == ("model: builtin_function_or_method is no torch.nn.Module.")
+    assert said("sgp", print, 0.1) == (
+        "model: builtin_function_or_method is not a torch.nn.Module."
+    )
     assert said("sgp", model, sgd(nn.Linear(3, 4))) == (
         "optimizer: a parameter of shape (4, 3) is not one of the model's: "
-        "make it of model.parameters()."
+        "create it with model.parameters()."
     )
-    assert said("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
+    assert said("sgp", model, 0.1) == ("optimizer: float is not a torch.optim.Optimizer: pass one.")
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     assert said("sgp", mixed, sgd(mixed)) == (
-        "model: its parameters span several types (torch.float32, torch.float64): use one."
+        "model: the parameters span several types (torch.float32, torch.float64): use one."
     )
     apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     assert said("sgp", apart, sgd(apart)) == (
-        "model: its parameters span several devices (cpu, meta): use one."
+        "model: the parameters span several devices (cpu, meta): use one."
     )
     assert said("accum_adam", model, torch.optim.Adam(model.parameters())) == (
         "optim: AccumAdam computes Adam's steps itself and cannot use a PyTorch optimizer: "
         "use sgp-run."
     )
     frozen = net().requires_grad_(False)
-    assert said("sgp", frozen, sgd(frozen)) == (
-        "model: it has no parameter that requires a gradient."
-    )
+    assert said("sgp", frozen, sgd(frozen)) == ("model: no parameter requires a gradient.")
 
 
 @pytest.mark.parametrize(

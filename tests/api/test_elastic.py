@@ -33,7 +33,7 @@ def test_a_loop_continues_from_all_states_on_the_ranks_that_are_left(tmp_path: P
     ]
     errors = [agent.communicate()[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, -9], errors
-    assert "another process has ended, and its message has the cause; continue" in errors[0]
+    assert "another process has ended, and its message states the cause; continue" in errors[0]
     size, end = torch.load(tmp_path / "end.pt")
     assert size == 1
     nets = [started(), started()]

@@ -79,7 +79,8 @@ def test_a_rank_without_batches_exchanges_messages_without_steps(algo: str, rank
 def test_a_gradient_that_is_not_finite_ends_all_ranks(ranks: Ranks) -> None:
     assert [results["error"] for results in ranks] == [
         "RankLost: rank 0 lost a connection in an all-reduce in step 2: another process has ended, "
-        "and its message has the cause; continue all ranks from the states that they have saved.",
+        "and its message states the cause; continue all ranks from the states that they have "
+        "saved.",
         "Diverged: rank 1 diverged at step 2: the gradient of 2.weight is not finite: lower the "
         "learning rate, clip the gradient, or use a GradScaler with float16.",
     ]
@@ -128,7 +129,7 @@ def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: 
 
 
 NEVER = (
-    "has no step after which all ranks have one model, so 'mean' has no moment: write 'local', or "
+    "has no step after which all ranks have one model, so 'mean' never applies: write 'local', or "
     "use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
 )
 

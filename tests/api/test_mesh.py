@@ -74,7 +74,7 @@ def test_fsdp_must_shard_the_whole_model_over_the_second_dimension(alone: None) 
     assert said(net, (1, 1)).startswith("model: gradients must be averaged over the ranks [0] ")
     whole = fully_shard(nn.Linear(2, 1).bfloat16(), mesh=mesh["devices"])
     assert said(whole, (1, 1)) == (
-        "model: the parameter weight is in bfloat16, and not in float32: shard the whole model "
+        "model: the parameter weight is in bfloat16, not in float32: shard the whole model "
         "over the ranks [0] of a replica, fully_shard(model, mesh=mesh[NAME]) with the second "
         "dimension's name; MixedPrecisionPolicy sets the precision in which it computes."
     )

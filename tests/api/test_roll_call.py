@@ -52,7 +52,7 @@ def test_the_other_rank_ends_with_a_sentence_about_the_one_that_hangs(
     assert f"{algo} 1\n" in printed  # its exit code
     (found,) = messages(folder, algo, 0)
     expected = (
-        r"rank 1 did not come within 10 ms \(timeout_seconds\), so mend the cause or allow more: "
+        r"rank 1 did not arrive within 10 ms \(timeout_seconds\), so fix the cause or allow more: "
         rf"rank 1 {WAITS[algo]} for \d+\.\d s\."
     )
     assert re.fullmatch(expected, found), found
@@ -83,7 +83,7 @@ ALL_WAIT = {
 SENTENCES = [
     (
         MISSING,
-        "ranks 1, 4 did not come within 9 s (timeout_seconds), so mend the cause or allow "
+        "ranks 1, 4 did not arrive within 9 s (timeout_seconds), so fix the cause or allow "
         "more: rank 1 has begun 5 steps and is at load (train.py, line 31); rank 4 has begun 5 "
         "steps and is at load (train.py, line 32); rank 0 has begun 6 steps and waits for a "
         "message from rank 2 for 60.1 s.",
@@ -106,7 +106,7 @@ def test_of_the_ranks_that_do_not_wait_those_with_the_fewest_steps_are_missing(
 
 
 def test_a_rank_that_does_not_answer_is_the_missing_one() -> None:
-    assert sentence({**MISSING, 2: SILENT}, "9 s").startswith("rank 2 did not come within 9 s")
+    assert sentence({**MISSING, 2: SILENT}, "9 s").startswith("rank 2 did not arrive within 9 s")
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])

@@ -291,10 +291,10 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"algo": "sgpp"}, r"algo: 'sgpp' is not one of .* Did you mean 'sgp'\?"),
         ({"lr": 0.1}, r"lr: there is no such setting. Did you mean 'optim.lr'\?"),
         ({"nodes": "four"}, "nodes: 'four' is not a whole number."),
-        ({"nodes": object()}, "settings: <object .*> is no value of a setting."),
+        ({"nodes": object()}, "settings: <object .*> is not a valid value of a setting."),
         ({"algo": int}, "algo: int has no run: write async def run"),
         ({"cluster": SGP}, "cluster: SGP cannot be a choice of cluster; a class can of algo"),
-        ({"loss": math.fabs}, r"loss: it belongs to data=\(train, valid\)"),
+        ({"loss": math.fabs}, r"loss: applies only to data=\(train, valid\)"),
         ({"model": 3}, "model: int is not a model: give a model's name, a torch.nn.Module"),
         (
             {"model": nn.Linear},
@@ -354,7 +354,7 @@ def test_a_sweep_is_no_run() -> None:
 
 def test_settings_are_texts_and_a_launcher_starts_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, sentence in (
-        (3, "settings: 3 is no text; write 'key=value', or key=value without quotes."),
+        (3, "settings: 3 is not a string; write 'key=value', or key=value without quotes."),
         ("name='a", "settings: 'name='a' cannot be read (No closing quotation)."),
         ("nodes=true", "nodes: true is not a whole number."),
     ):
@@ -447,7 +447,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     endless: list[object] = []
     endless.append(endless)
     for key, value in (("optim", loop), ("data", loop), ("model", {"hidden": endless})):
-        said = f"{key}: its value contains itself, or is nested too deep."
+        said = f"{key}: the value contains itself or is nested too deeply."
         assert str(refusal(sgp.run, TINY, **{key: value})) == said
 
 
@@ -462,9 +462,9 @@ def test_a_sweep_continues_after_a_failed_run() -> None:
     ("settings", "sentence"),
     [
         ({"nodes": [2, 0]}, r"^nodes: 0 must be at least 1. \(nodes=0\)$"),
-        ({"seed": []}, r"^seed: it has no values to sweep over\.$"),
-        ({"loss": math.fabs}, r"^loss: it belongs to data=\(train, valid\)"),
-        ({"loss": math.fabs, "data": ["digits"]}, r"^loss: it belongs to data=\(train, valid\)"),
+        ({"seed": []}, r"^seed: has no values to sweep over\.$"),
+        ({"loss": math.fabs}, r"^loss: applies only to data=\(train, valid\)"),
+        ({"loss": math.fabs, "data": ["digits"]}, r"^loss: applies only to data=\(train, valid\)"),
     ],
 )
 def test_nothing_runs_if_one_combination_cannot_work(

@@ -188,7 +188,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         ),
     )
     assert text.startswith(
-        "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds "
+        "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# Valid "
         "for 4 nodes "
     )
     assert "#   2000: 4000 (4000 to 4000 of 1) | 4000 | 4000, +0.0%\n" in text

@@ -170,7 +170,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo network.autocast=bf16 dtype=float64",
         "network.autocast",
-        "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",
+        "applies only to float32: use dtype=float32, or network.autocast=none with dtype=float64.",
     ),
     ("network=gloo network.bandwidth=0", "network.bandwidth", "0.0 must be positive and finite."),
     (

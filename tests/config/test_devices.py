@@ -106,9 +106,9 @@ def test_another_device_of_a_stored_run_is_not_looked_for(two_gpus: None) -> Non
 
 
 REFUSED = {
-    "network.device=gpu": "'gpu' is no device: use cpu, cuda, cuda:1 or auto.",
-    "network.device=cuda:x": "'cuda:x' is no device: use cpu, cuda, cuda:1 or auto.",
-    "network=gloo network.device=CPU": "'CPU' is no device: use cpu, cuda, cuda:1 or auto.",
+    "network.device=gpu": "'gpu' is not a device: use cpu, cuda, cuda:1 or auto.",
+    "network.device=cuda:x": "'cuda:x' is not a device: use cpu, cuda, cuda:1 or auto.",
+    "network=gloo network.device=CPU": "'CPU' is not a device: use cpu, cuda, cuda:1 or auto.",
     "network.device=cuda": "cuda needs a GPU, and PyTorch finds none on this machine: use "
     "network.device=cpu.",
     "network=gloo network.device=cuda:1": "cuda:1 needs a GPU, and PyTorch finds none on this "
@@ -135,7 +135,7 @@ def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[
         ("gpus_per_node=2", "gpus_per_node", "over gloo, ranks share GPUs as nodes of one device"),
         ("faults.slow_nodes={0:2}", "faults", "gradients on a GPU cannot be slowed from outside"),
         ("record=true", "record", "a GPU's results cannot be repeated to the last bit"),
-        ("network.autocast=bf16 dtype=float64", "network.autocast", "only float32 is cast"),
+        ("network.autocast=bf16 dtype=float64", "network.autocast", "applies only to float32"),
     ],
 )
 def test_what_ranks_that_share_gpus_cannot_do(overrides: str, key: str, sentence: str) -> None:
@@ -158,8 +158,9 @@ def test_bfloat16_needs_units_for_it(has: bool, monkeypatch: pytest.MonkeyPatch)
     if has:
         devices.use_gpu("cuda:1", "bf16")
         return
-    sentence = "network.autocast: the Tesla V100 has no units for bfloat16: use network.autocast="
-    with pytest.raises(ConfigError, match=f"^{sentence}none, or fp16 with network=gloo or nccl.$"):
+    sentence = "network.autocast: the Tesla V100 does not support bfloat16 in hardware: use "
+    fix = "network.autocast=none, or fp16 with network=gloo or nccl."
+    with pytest.raises(ConfigError, match=f"^{sentence}{fix}$"):
         devices.use_gpu("cuda:1", "bf16")
     assert present == ["cuda:1"] * 2
 

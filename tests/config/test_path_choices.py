@@ -130,5 +130,5 @@ def test_other_names_are_refused(
 def test_help_explains_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model=hf:gpt2", "--help"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("model=hf:gpt2\n  A model of Hugging Face, by name or from a folder:")
+    assert text.startswith("model=hf:gpt2\n  A Hugging Face model, by name or from a folder:")
     assert "\n  model.path=gpt2 " in text and "\n  optim.lr=0.0003\n" in text

@@ -337,7 +337,7 @@ def test_a_part_of_one_is_the_whole() -> None:
         ),
         (
             "network.autocast=bf16 dtype=float64",
-            "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none",
+            "network.autocast: applies only to float32: use dtype=float32, or ",
         ),
         (
             "network.all_reduce=hierarchical",

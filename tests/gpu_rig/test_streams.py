@@ -292,8 +292,7 @@ def test_ranks_with_one_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gpu, "uuid", property(lambda gpu: f"GPU-{min(gpu.process, 2)}"))
     with pytest.raises(
         RankFailed,
-        match="^ranks 2 and 3 have one GPU, GPU-2, and NCCL needs a GPU for each: "
-        "let the launcher ",
+        match="^ranks 2 and 3 share GPU GPU-2, but NCCL needs one GPU per rank: let the launcher ",
     ):
         run_on_pretend_gpus(*words("sgp"))
 

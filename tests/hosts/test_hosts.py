@@ -164,7 +164,7 @@ def test_a_lost_rank_ends_the_others_with_a_sentence(ended: tuple[str, int, Path
         sentences = (
             r"LostConnection: rank \d lost (its|a) connection [\w -]+",
             r"RankLost: rank \d lost a connection in an all-reduce in step \d: another process has "
-            "ended, and its message has the cause; continue all ranks from the states that they "
+            "ended, and its message states the cause; continue all ranks from the states that they "
             r"have saved\.",
         )
         assert re.fullmatch("|".join(sentences), text), text
@@ -174,9 +174,9 @@ def test_a_rank_that_hangs_ends_all_with_one_sentence(ended: tuple[str, int, Pat
     _, size, folder = ended
     found = [(folder / f"hung_{rank}").read_text() for rank in range(size)]
     sentence = (
-        r"StallTimeout: rank 1 did not come within 10 ms \(timeout_seconds\), so mend the cause or "
-        r"allow more: rank 1 has begun 5 steps and is at act \(host_rank\.py, line \d+\); rank 0 "
-        r"has begun 6 steps and waits for all-reduce 1 for \d\.\d s\."
+        r"StallTimeout: rank 1 did not arrive within 10 ms \(timeout_seconds\), so fix the cause "
+        r"or allow more: rank 1 has begun 5 steps and is at act \(host_rank\.py, line \d+\); "
+        r"rank 0 has begun 6 steps and waits for all-reduce 1 for \d\.\d s\."
     )
     for text in found if size == 2 else ():
         assert re.fullmatch(sentence, text), text

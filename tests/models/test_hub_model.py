@@ -245,7 +245,7 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     for settings, sentence in (
         (
             [f"model=hf:{text}"],
-            f"model.path: '{text}' has no config.json, so it is not a model of Hugging Face.",
+            f"model.path: '{text}' has no config.json, so it is not a Hugging Face model.",
         ),
         (
             ["model=hf:./none"],

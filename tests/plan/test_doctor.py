@@ -224,7 +224,7 @@ def test_folders_of_runs_are_observations(
     for name in ("sgp", "sim"):
         assert main(["doctor", str(tmp_path / name)]) == 2
     sgp, simulated = capsys.readouterr().err.splitlines()
-    assert sgp.endswith("/sgp: give a run of algo=ar_sgd: every step of it all-reduces.")
+    assert sgp.endswith("/sgp: give a run of algo=ar_sgd, which all-reduces in every step.")
     assert simulated.endswith(
         "/sim: the run is simulated, so its network is known: give a real run."
     )
@@ -259,7 +259,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
     read_observation([str(run), "step.1=1s"])
     DAMAGE[damage](run)
     assert main(["doctor", str(run), "step.1=1s"]) == 2
-    assert capsys.readouterr().err == f"sgp-run: {run}: this is no folder of a finished run.\n"
+    assert capsys.readouterr().err == f"sgp-run: {run}: this is not the folder of a finished run.\n"
 
 
 def test_the_command_prints_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +306,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
         ),
         (
             "one_node=1s two_nodes=4s",
-            "model: there is none: write model=gpt2, or parameters=1e9.",
+            "model: missing: write model=gpt2, or parameters=1e9.",
         ),
         (f"{TRANSFORMERS_3274} one_node=-1s", "one_node: '-1s' is negative; write for example "
          "10s or 1ms."),
@@ -328,7 +328,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
             f"{TRANSFORMERS_3274} step.0=1s",
             "step.0: there is no such setting here. Did you mean 'step.N'? --help lists all.",
         ),
-        ("nowhere", "nowhere: this is no folder of a finished run."),
+        ("nowhere", "nowhere: this is not the folder of a finished run."),
         (
             f"{TRANSFORMERS_3274} parameters=1_",
             "parameters: '1_' is not a number; write for example 7e9 or 110M.",

@@ -13,7 +13,7 @@ WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0"
     ("arguments", "sentence"),
     [
         *(
-            (arguments, "model: there is none: write model=gpt2, or parameters=1e9.")
+            (arguments, "model: missing: write model=gpt2, or parameters=1e9.")
             for arguments in ("nodes=4 bandwidth=10Gbit/s", "")
         ),
         (
@@ -26,15 +26,15 @@ WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0"
         (f"{WORDS} H=0", "periods: H is a number of steps, at least 1, not '0'."),
         (
             f"{WORDS} price_per_hour=3",
-            "price_per_hour: it has no effect without tokens= or epochs= or steps=.",
+            "price_per_hour: has no effect without tokens= or epochs= or steps=.",
         ),
-        (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
-        (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
+        (f"{WORDS} steps=9 kwh_price=3", "kwh_price: has no effect without watts=."),
+        (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: has no effect without sites=."),
         (
             f"{WORDS} steps=9 site_price_per_gb=1",
-            "site_price_per_gb: it has no effect without sites=.",
+            "site_price_per_gb: has no effect without sites=.",
         ),
-        (f"{WORDS} site_window=1MB", "site_window: it has no effect without sites=."),
+        (f"{WORDS} site_window=1MB", "site_window: has no effect without sites=."),
         (
             f"{WORDS} bandwidth=1G",
             "bandwidth: '1G' is not a rate: write bandwidth=1Gbit/s, for example.",
@@ -46,7 +46,7 @@ WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0"
         (f"{WORDS} sites=3", "sites: 2 nodes cannot be in 3 sites: use sites=2."),
         (
             f"{WORDS} sites=2",
-            "site_bandwidth: it is missing for 2 sites: write site_bandwidth=1Gbit/s, for example.",
+            "site_bandwidth: missing for 2 sites; for example, write site_bandwidth=1Gbit/s.",
         ),
         (
             f"{WORDS} bandwidth=10",
@@ -101,7 +101,7 @@ WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0"
         ),
         (f"{WORDS} nodes", "nodes: this is not a setting; write key=value, for example nodes=4."),
         (f"{WORDS} --json", "--json: its value is missing, for example --json out."),
-        (f"{WORDS} model=a-b", "model: 'a-b' is no name: use letters, digits and _."),
+        (f"{WORDS} model=a-b", "model: 'a-b' is not a valid name: use letters, digits and _."),
         (
             "model=gpt9 nodes=2 bandwidth=1Gbit/s",
             "model: the size of 'gpt9' is not known. Did you mean 'gpt2'? Write parameters=, for "
@@ -109,7 +109,7 @@ WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0"
         ),
         (
             "parameters=1e9 device_flops=1e12 nodes=2 bandwidth=8Gbit/s",
-            "device_flops: it needs the work of a step: write batch_tokens= or step_flops=.",
+            "device_flops: needs the FLOPs of a step: write batch_tokens= or step_flops=.",
         ),
     ],
 )

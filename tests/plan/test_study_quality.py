@@ -74,11 +74,12 @@ def test_what_is_no_study_is_refused(
 ) -> None:
     assert main([*PLAN.split(), f"quality={tmp_path}"]) == 2
     assert capsys.readouterr().err == (
-        f"sgp-run: quality: {tmp_path} is no folder and no study.zip of a finished study.\n"
+        f"sgp-run: quality: {tmp_path} is neither the folder nor the study.zip of a finished "
+        "study.\n"
     )
     (folder / "table.csv").write_text(TABLE.replace(",loss,", ",bytes_to_loss(3),"))
     with pytest.raises(ConfigError, match="has no loss: add loss to the measures of the study"):
         read_quality(folder)
     (tmp_path / "study.zip").write_bytes(b"no archive")
-    with pytest.raises(ConfigError, match="is no folder and no study.zip"):
+    with pytest.raises(ConfigError, match="is neither the folder nor the study.zip"):
         read_quality(tmp_path / "study.zip")

@@ -113,7 +113,11 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
         for record, error, message in (
             ({"kind": "trian", "time_s": 1.0}, ValueError, "needs a kind"),
             ({"kind": "train"}, ValueError, "and a time_s"),
-            ({"kind": "train", "time_s": 1.0, "loss": object()}, TypeError, "not JSON serializable"),
+            (
+                {"kind": "train", "time_s": 1.0, "loss": object()},
+                TypeError,
+                "not JSON serializable",
+            ),
         ):
             with pytest.raises(error, match=message):
                 recorder.write(record)

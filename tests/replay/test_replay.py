@@ -133,7 +133,7 @@ def test_a_replay_that_takes_other_steps_is_stopped(
     with pytest.raises(
         ReplayMismatch,
         match=(
-            "^the replay departs from the recording: rank 0 computes a gradient, where the "
+            "^the replay deviates from the recording: rank 0 computes a gradient, where the "
             "recording has a message"
         ),
     ):

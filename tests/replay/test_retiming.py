@@ -129,8 +129,8 @@ def test_the_report_marks_what_was_retimed(
     assert "re-timed" in (out / "index.html").read_text(encoding="utf-8")
     capsys.readouterr()
     for word, sentence in {
-        "nodes=4": "--retime: 'nodes=4' says nothing of a cluster: write",
-        "cluster=": "--retime: 'cluster=' says nothing of a cluster: write",
+        "nodes=4": "--retime: 'nodes=4' does not describe a cluster: write",
+        "cluster=": "--retime: 'cluster=' does not describe a cluster: write",
         "cluster=nowhere": "cluster: 'nowhere' is not one of",
         "cluster=./none.yaml": "cluster: there is no file './none.yaml'",
         "cluster.bandwidht=1": "cluster.bandwidht: there is no such setting",
@@ -208,7 +208,7 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     path = experiment.directory / "metrics.jsonl"
     first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([first.replace('"lr": 0', '"lr": 1'), *rest]), encoding="utf-8")
-    with pytest.raises(ConfigError, match="its records do not fit its settings"):
+    with pytest.raises(ConfigError, match="its records do not match its settings"):
         retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
     for line in ("[" * 100_000, '{"kind": [], "time_s": 1}'):
         path.write_text("".join([line + "\n", *rest]), encoding="utf-8")

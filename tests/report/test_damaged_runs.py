@@ -115,7 +115,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
         instead("summary.json", lambda path: path.symlink_to("nowhere")),
         "not a JSON object",
     ),
-    "deep records": (line(DEEP), "line 1: not a JSON object (it is nested more than 40 deep)"),
+    "deep records": (line(DEEP), "line 1: not a JSON object (nested more than 40 deep)"),
     "a number for a record": (line("1"), "line 1: not a JSON object"),
     "a record of no kind": (line('{"time_s": 1}'), "it has no kind"),
     "infinity": (line(EVAL % ("1e999", 1, 0, 0.5)), "1e999 is not finite"),

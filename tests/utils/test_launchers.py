@@ -80,19 +80,19 @@ RECOGNISED = {
 REFUSED = {
     "RANK alone": (
         {"RANK": "0"},
-        "WORLD_SIZE: it is not set, but RANK is; set both, or neither to start the ranks here.",
+        "WORLD_SIZE: not set, but RANK is; set both, or neither to start the ranks here.",
     ),
     "RANK alone inside srun": (
         {**SRUN, "RANK": "0"},
-        "WORLD_SIZE: it is not set, but RANK is; set both,",
+        "WORLD_SIZE: not set, but RANK is; set both,",
     ),
     "WORLD_SIZE alone": (
         {"WORLD_SIZE": "4"},
-        "WORLD_SIZE: it is set, but RANK is not; set both, or unset it",
+        "WORLD_SIZE: set, but RANK is not; set both, or unset it",
     ),
     "WORLD_SIZE alone in sbatch": (
         {**BATCH, "WORLD_SIZE": "4"},
-        "WORLD_SIZE: it is set, but RANK is not; set both,",
+        "WORLD_SIZE: set, but RANK is not; set both,",
     ),
     "WORLD_SIZE of another step": (
         {**SRUN, "WORLD_SIZE": "8"},
@@ -122,11 +122,11 @@ REFUSED = {
     ),
     "mpirun by halves": (
         {"OMPI_COMM_WORLD_RANK": "1"},
-        "OMPI_COMM_WORLD_SIZE: it is not set, but OMPI_COMM_WORLD_RANK is;",
+        "OMPI_COMM_WORLD_SIZE: not set, but OMPI_COMM_WORLD_RANK is;",
     ),
     "srun by halves": (
         {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"},
-        "SLURM_STEP_NUM_TASKS: it is not set, but SLURM_PROCID is;",
+        "SLURM_STEP_NUM_TASKS: not set, but SLURM_PROCID is;",
     ),
 }
 ADDRESSES = {
@@ -146,14 +146,11 @@ ADDRESSES = {
 NO_ADDRESS = {
     "by hand": (
         BY_HAND,
-        (
-            "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; set it, and "
-            "MASTER_PORT."
-        ),
+        ("MASTER_ADDR: not set, but every rank needs the host of rank 0; set it, and MASTER_PORT."),
     ),
     "no port": (
         {**BY_HAND, "MASTER_ADDR": "head"},
-        "MASTER_PORT: it is not set; set it to a port of the host of rank 0,",
+        "MASTER_PORT: not set; set it to a port of the host of rank 0,",
     ),
     "no such port": (
         {**TORCHRUN, "MASTER_PORT": "65536"},
@@ -161,11 +158,11 @@ NO_ADDRESS = {
     ),
     "an address with a port": (
         {**TORCHRUN, "MASTER_ADDR": "head:29500"},
-        "MASTER_ADDR: 'head:29500' is no host: write a name or an address alone, such as node1.",
+        "MASTER_ADDR: 'head:29500' is not a host: write only a name or an address, such as node1.",
     ),
     "an address with a protocol": (
         {**TORCHRUN, "MASTER_ADDR": "tcp://head"},
-        "MASTER_ADDR: 'tcp://head' is no host: write a name or an address alone, such as node1.",
+        "MASTER_ADDR: 'tcp://head' is not a host: write only a name or an address, such as node1.",
     ),
     "words for a port": (
         {**TORCHRUN, "MASTER_PORT": "http"},
@@ -174,7 +171,7 @@ NO_ADDRESS = {
     "srun without nodes": (
         {**SRUN, "SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""},
         (
-            "MASTER_ADDR: neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the "
+            "MASTER_ADDR: not set in srun, and neither is SLURM_STEP_NODELIST; set it to the "
             "host of rank 0."
         ),
     ),
@@ -185,7 +182,7 @@ NO_ADDRESS = {
     "mpirun over machines": (
         {**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
         (
-            "MASTER_ADDR: it is not set, but every rank needs the host of rank 0; use mpirun -x "
+            "MASTER_ADDR: not set, but every rank needs the host of rank 0; use mpirun -x "
             "MASTER_ADDR=HOST."
         ),
     ),
@@ -295,7 +292,7 @@ RUN = ("model=mlp", "epochs=1", "logger=jsonl")
 @pytest.mark.parametrize(
     ("environment", "settings", "sentence"),
     [
-        ({"RANK": "1"}, ["network=gloo"], "WORLD_SIZE: it is not set, but RANK is; "),
+        ({"RANK": "1"}, ["network=gloo"], "WORLD_SIZE: not set, but RANK is; "),
         (
             {"RANK": "1"},
             ["nodez=4"],
@@ -304,7 +301,7 @@ RUN = ("model=mlp", "epochs=1", "logger=jsonl")
         (
             {"RANK": "1", "WORLD_SIZE": "2"},
             ["network=gloo", "nodes=2"],
-            "MASTER_ADDR: it is not set, but every rank ",
+            "MASTER_ADDR: not set, but every rank ",
         ),
         (
             {"RANK": "0", "WORLD_SIZE": "2"},

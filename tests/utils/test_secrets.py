@@ -127,7 +127,7 @@ def test_a_setting_that_holds_a_secret_is_refused(
         assert main(arguments) == 2
         out, error = capfd.readouterr()
         assert error.count("\n") == 1 and error.startswith(
-            f"sgp-run: {key}: it holds a secret, and settings are recorded: leave it to the "
+            f"sgp-run: {key}: contains a secret, but settings are recorded: leave it to the "
             "environment or a netrc file."
         )
         assert PLANTED not in out + error and "whatever" not in error and "ghp_" not in error
@@ -148,7 +148,7 @@ def test_what_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         == "key ***, https://***@host/x and ***"
     )
     refuse_secrets({"a": [1, 2.5, None, "b"]}, "")
-    with pytest.raises(ConfigError, match=r"^a\.b: it holds a secret"):
+    with pytest.raises(ConfigError, match=r"^a\.b: contains a secret"):
         refuse_secrets({"a": {"b": ["c", f"{PLANTED}aws"]}}, "")
 
 
@@ -169,7 +169,7 @@ def test_a_secret_is_refused_however_it_gets_into_the_settings(
         for more in ([], ["--cfg", "job", "--resolve"], ["-m", "seed=1,2"]):
             assert main(["--config-dir=mine", "experiment=p", *more]) == 2
             out, error = capfd.readouterr()
-            assert error.startswith(f"sgp-run: {key}: it holds a secret") and out == ""
+            assert error.startswith(f"sgp-run: {key}: contains a secret") and out == ""
             assert PLANTED not in error and "short" not in error
     assert main(["calibrate", "name=x", "logger.group=ghp_0123456789abcdefghijABCDEF"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
