@@ -86,7 +86,7 @@ class Cifar(HeldOut):
         root = Path(self.root)
         if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
-            return ConfigError("data.root", f"it is the folder above {root.name}; use {fix}.")
+            return ConfigError("data.root", f"must be the folder above {root.name}; use {fix}.")
         folder = root / kind.base_folder
         clear = f"rm -r {quote(str(folder))} && " if folder.exists() else ""
         by_hand = (

@@ -46,13 +46,13 @@ class ImageFolders(Classified):
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of the folders in ``folder``, in order, without hidden ones."""
+    """Return the sorted names of the folders in ``folder``, except hidden ones."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path.name for path in paths if path.is_dir() and not is_hidden(path.name))
 
 
 def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty: bool) -> Labelled:
-    """Return the images in ``folder``, and for each the position of its class in ``classes``.
+    """Return the images in ``folder`` and the index of each image's class in ``classes``.
 
     Hidden files, and files in hidden folders, are left out.
 

@@ -59,8 +59,8 @@ class Digits(HeldOut):
 def table() -> np.ndarray:
     """Return one row for each image: the 64 pixels and the digit.
 
-    The rows are read from scikit-learn's files, because importing it takes seconds, and once for
-    all runs of a process.
+    Rows are read directly from scikit-learn's files, because importing it takes seconds, and once
+    for all runs of a process.
     """
     import numpy as np
 

@@ -86,7 +86,7 @@ def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path
         published.valid.files,
     )
     for made, sentence in (
-        ("", f"{tmp_path} has no folder of images for each class."),
+        ("", f"{tmp_path} has no subfolder of images per class."),
         ("cat", "a class has no images: "),
         ("train/cat", f"{tmp_path} has train/ but no val/, valid/, test/."),
         ("val/dog", f"{tmp_path}/val has the class dog, unlike train/."),
@@ -388,8 +388,7 @@ def test_a_process_that_dies_is_named(root: Path, tmp_path: Path) -> None:
     _, error = process.communicate(timeout=600)
     assert process.returncode == 1
     sentence = (
-        "a process that decodes images has died, perhaps for want of memory; try fewer of them "
-        "(data.workers)."
+        "a decoding process has died, perhaps for lack of memory; try fewer of them (data.workers)."
     )
     where = r"(rank \d, step \d+: DataError: )?"  # none in an evaluation
     assert re.fullmatch(rf"sgp-run: {where}{re.escape(sentence)}\n", error)
@@ -535,7 +534,7 @@ def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.Mo
     root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
     with pytest.raises(ConfigError) as error:
         Cifar("cifar10", root=str(root)).load(torch.float32)
-    fix = f"it is the folder above cifar-10-batches-py; use data.root={tmp_path}."
+    fix = f"must be the folder above cifar-10-batches-py; use data.root={tmp_path}."
     assert error.value.sentence == fix
 
 

@@ -406,8 +406,8 @@ def test_batches_that_cannot_be_made_are_refused(dataset: Dataset) -> None:
     with pytest.raises(
         ConfigError,
         match=(
-            "data.max_tokens: a batch of 5 tokens does not hold the longest sentence: use [0-9]+ "
-            "or more."
+            "data.max_tokens: a batch of 5 tokens is too small for the longest sentence: use "
+            "[0-9]+ or more."
         ),
     ):
         TokenBatches(5, 1).sampler(dataset.train, 1, 1024, 0)
