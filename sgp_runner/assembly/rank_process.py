@@ -16,7 +16,7 @@ from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Call ``main`` with the arguments of this process, and end the process with its result."""
+    """Call ``main`` with the arguments of this process, and exit with its result."""
     install_in_rank()
     show_messages()
     end_at_once(main(sys.argv[1:]))

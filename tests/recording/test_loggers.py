@@ -206,7 +206,7 @@ def test_a_logger_that_is_chosen_later_copies_a_finished_run(
     assert len(losses) == during.count(b"\ntrain,0,") > 0
     capsys.readouterr()
     assert main([*tiny, "logger=jsonl", "resume=never"]) == 0
-    stale = f"{table} is not continued: remove it, and logger=csv makes it again.\n"
+    stale = f"{table} is not continued: remove it, and logger=csv rewrites it.\n"
     assert stale in capsys.readouterr().out
 
 
