@@ -73,10 +73,12 @@ def detectable(seeds: int) -> float:
 class SeedPlan:
     """A number of seeds, and why the primary comparison needs no more.
 
-    matters: the smallest effect that matters, as the distance to the nearest bound. spread:
-    standard deviation of the paired differences in the pilot runs. pilot: a description of the
-    pilot runs. is_limited: whether the study has a maximum number of seeds. Raises ValueError if
-    the power with these seeds is below `WANTED` and they are not limited.
+    matters: the smallest effect that matters, as the distance to the nearest bound
+    spread: standard deviation of the paired differences in the pilot runs
+    pilot: a description of the pilot runs
+    is_limited: whether the study has a maximum number of seeds
+
+    Raises ValueError if the power with these seeds is below `WANTED` and they are not limited.
     """
 
     matters: float

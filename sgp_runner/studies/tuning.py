@@ -3,20 +3,21 @@
 A candidate is one value for each tuned setting. The search has two stages:
 
 1. Successive halving (Jamieson and Talwalkar 2016). Each combination of the listed values starts
-with the first two values of the ladder and one seed. After each round the better half of the
-combinations continues: each tries half and double its best value, until that lies between two
-others. Without a ladder there is one round. 2. More seeds. The best candidate, its two neighbours
-on the ladder and, where one lacks, the next best get further seeds, as many for every arm of the
-study. A parabola in the logarithm of the rate through their three means has its vertex at the rate
-that is chosen, at most at the ends of the three. Without three rates the lowest mean is chosen.
+   with the first two values of the ladder and one seed. After each round the better half of the
+   combinations continues: each tries half and double its best value, until that lies between two
+   others. Without a ladder there is one round.
+2. More seeds. The best candidate, its two neighbours on the ladder and, if one is missing, the next
+   best get further seeds, the same number for every arm of the study. A parabola in the logarithm
+   of the rate is fitted through their three means; the rate at its vertex, clipped to the range of
+   the three, is chosen. Without three rates, the lowest mean is chosen.
 
-Studies that were set down before this rule have that of `settle_earlier`.
+Studies recorded before this rule use that of `settle_earlier`.
 
 With the rule ``tpe``, Optuna's tree-structured Parzen estimator (Bergstra et al. 2011) proposes all
 candidates from lists and ranges, `ROUND` at a time and each with one seed.
 
-The value of a run is its loss, or
-the cost at which it reaches a target, and is infinite if it diverged or never reaches the target.
+The value of a run is its loss, or the cost at which it reaches a target; it is infinite if the run
+diverged or never reaches the target.
 """
 
 from __future__ import annotations
