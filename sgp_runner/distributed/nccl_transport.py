@@ -1,9 +1,9 @@
-"""`Transport` over a group that pairs sends with receives, without polling, such as NCCL.
+"""`Transport` over a group such as NCCL, which pairs sends with receives and cannot poll.
 
-In one stream a send waits until the other side has reached its receive and vice versa, so all ranks
-must start their transfers in compatible orders. An *exchange* is what a rank sends between two
-other calls, with as many incoming messages: in gossip over any graph of this package a node
-receives as many messages in a round as it sends. An exchange is started as one batch
+In a stream, a send waits until the other side has reached its receive and vice versa, so all ranks
+must start their transfers in compatible orders. An *exchange* comprises the messages that a rank
+sends between two other calls and as many incoming ones: in gossip over any graph of this package, a
+node receives as many messages per round as it sends. An exchange is started as one batch
 (``batch_isend_irecv``), in which order does not matter. Ranks make the same calls in every step, so
 an exchange has the same number everywhere, made of the step and its index in the step, and holds
 the same messages at both ends: no circular wait can form. The calls must therefore not depend on
@@ -51,7 +51,7 @@ MAX_EXCHANGES = 2**20  # in one step
 
 @dataclass
 class TransferBatch:
-    """Messages that go out and come in together.
+    """Messages that are sent and received together.
 
     outgoing: (dst, message)
     headers: (src, [length, type, tag]) of incoming messages
@@ -65,7 +65,7 @@ class TransferBatch:
     works: list[dist.Work] = field(default_factory=list)
 
     def finish(self) -> None:
-        """Order later work after the transfers; on CUDA only the current stream waits."""
+        """Order later work after the transfers; on CUDA, only the current stream waits."""
         with waiting_for("waits for the messages of an exchange"):
             for work in self.works:
                 work.wait()
@@ -146,7 +146,7 @@ class NcclTransport(Transport):
         return self.collectives.all_gather(number, tensor)
 
     def flush(self) -> None:
-        """Start the open exchange, once all its headers have arrived."""
+        """Start the open exchange after all its headers have arrived."""
         exchange, self.open = self.open, None
         if exchange is None:
             return
