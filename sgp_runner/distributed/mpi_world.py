@@ -239,7 +239,7 @@ def meet(timeout_seconds: float) -> None:
             f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
         )
         raise StallTimeout(
-            f"{waited} (network.start_timeout_seconds), and one or more did not."
+            f"{waited} (network.start_timeout_seconds), but at least one did not."
         ) from None
 
 

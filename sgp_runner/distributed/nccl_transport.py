@@ -123,9 +123,7 @@ class NcclTransport(Transport):
         return False
 
     def check_any_source(self) -> None:
-        raise RuntimeError(
-            "nothing can be received from any source on a group that pairs sends with receives"
-        )
+        raise RuntimeError("a group that pairs sends with receives cannot receive from any source")
 
     def convert(self, message: Tensor) -> Tensor:
         """Return ``message`` once later work may read it."""

@@ -64,7 +64,7 @@ def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
         except DistError as error:  # it was there a moment ago
             if time.monotonic() < until:
                 continue
-            where = f"{host}:{port}, where something listens, is not the store of rank 0"
+            where = f"the process listening at {host}:{port} is not the store of rank 0"
             raise RankFailed(f"{where}: set MASTER_ADDR and MASTER_PORT to its address.") from error
         store.set_timeout(ANSWER)
         return store
@@ -79,7 +79,7 @@ def hosted(host: str, port: int) -> TCPStore:
     except OSError as error:
         os.close(listener)
         raise RankFailed(
-            f"rank 0 does not reach itself at {host}:{port} ({error.strerror or error}): set "
+            f"rank 0 cannot reach itself at {host}:{port} ({error.strerror or error}): set "
             "MASTER_ADDR to the address of its machine."
         ) from error
     return TCPStore(

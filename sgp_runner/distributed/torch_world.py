@@ -290,7 +290,7 @@ class TorchWorld(World):
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Send the tensor of process ``source`` to all processes, in place."""
-        with named("lost a connection while all took one model"):
+        with named("lost a connection while one model was sent to all ranks"):
             run_abandonable(
                 lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
             )

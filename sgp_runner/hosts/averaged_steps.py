@@ -50,7 +50,7 @@ def refuse_scaler(scaler: object) -> None:
     if scaler is not None:
         raise ConfigError(
             "mixed_precision",
-            "the scaler of fp16 steps the optimizer without the averager: use bf16.",
+            "the gradient scaler of fp16 bypasses the averager: use bf16.",
         )
 
 
@@ -73,7 +73,7 @@ def load_rank(averager: Averager, folder: Path) -> None:
     if not path.is_file():
         raise ConfigError(
             "state",
-            f"there is no {path}: resume from a checkpoint that {averager.size} ranks have saved "
-            "during the training.",
+            f"there is no {path}: resume from a checkpoint that {averager.size} ranks saved "
+            "during training.",
         )
     averager.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -104,7 +104,7 @@ def submit(
         submitted: Sequence[Job[Row]] = executor.submit_array(tasks)
     except Exception as error:
         reason = re.sub(r"(?s).*^sbatch: \w+: ", "", str(error).strip(), flags=re.M)
-        raise NotSubmitted(f"Slurm did not take the jobs ({reason}).") from error
+        raise NotSubmitted(f"Slurm rejected the jobs ({reason}).") from error
     return submitted
 
 
