@@ -76,7 +76,7 @@ def build_worker(
     model_buffers: list[Tensor] | None = None,
     part: PartShapes | None = None,
 ) -> Worker:
-    """Build worker ``rank`` of a run, as `make_worker` documents."""
+    """Build worker ``rank`` of a run; for the arguments see `make_worker`."""
     horizon, shared = run.horizon(problem), run.algo.asynchronous
     return make_worker(
         problem, run.optim, horizon, shared, rank, comm, budget, runtime, model_buffers, part

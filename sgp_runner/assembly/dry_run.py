@@ -1,4 +1,4 @@
-"""Dry run before the first step, which verifies that the calls of an algorithm's ranks match.
+"""Dry run before the first step to verify that the calls of an algorithm's ranks match.
 
 All ranks run the algorithm's code in one process, on a model of four parameters, without data.
 Gradients are zero and take one unit of time; messages take no time. The dry run checks that:
@@ -97,8 +97,8 @@ class DryCollective:
     """A collective in progress.
 
     first: rank that began the collective; ``taken`` is the number of steps that it had taken
-    missing: ranks that have not taken part yet
-    joined: future and tensor of each rank that has taken part
+    missing: ranks that have not joined yet
+    joined: future and tensor of each rank that has joined
     """
 
     first: int
@@ -211,7 +211,7 @@ class DryRun:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no time."""
+        """Do nothing: encoding takes no time."""
         return resolved(None)
 
     def start_of_step(self, worker: Worker) -> None:
@@ -233,7 +233,7 @@ class DryRun:
         tensor: Tensor,
         result: Callable[[list[Tensor]], T],
     ) -> Future[T]:
-        """Take part in the collective ``number`` with ``tensor``."""
+        """Join the collective ``number`` with ``tensor``."""
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
             raise CallMismatch(

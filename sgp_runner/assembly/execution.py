@@ -53,7 +53,7 @@ def run_experiment(
     """Execute the run unless it has finished; return the summary on rank 0, else None.
 
     fork: whether ranks started here may be forked, because this process runs nothing else
-    verified: whether another run with the same `Run.calls` has been verified
+    verified: whether a run with the same `Run.calls` has already been verified
 
     All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. A
     ConfigError, for example for settings that do not fit the data, leaves no new files behind.
@@ -223,7 +223,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 
 
 def refuse_other_settings(experiment: Experiment) -> None:
-    """Check that the folder does not hold a different run.
+    """Check that the folder does not contain a different run.
 
     Raises ConfigError, with the first difference, if the folder holds a run with other settings.
     """

@@ -1,4 +1,4 @@
-"""Opening of a run's recorder, and warnings before training."""
+"""The recorder of a run, and warnings before training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The program of one rank: ``python -m sgp_runner.assembly.rank_process config.yaml [GROUP]``.
+"""Program of one rank: ``python -m sgp_runner.assembly.rank_process config.yaml [GROUP]``.
 
-Options ``--plugin=...`` give the plug-ins of the run. A launcher sets the environment variables.
+Options ``--plugin=...`` specify the plug-ins of the run. A launcher sets the environment variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Continuation of a saved run with another number of nodes (``resume=resize``), as a new run.
+"""Continuation of a saved run on a different number of nodes (``resume=resize``), as a new run.
 
 The former run is left unchanged. The new run begins at its newest checkpoint, and saves and resumes
 its own checkpoints afterwards. The stored configuration has the `Origin`, so its name differs from

@@ -1,8 +1,8 @@
 """Session: one run from its experiment to its summary, on simulated or real machines.
 
 A `Session` builds the machines and workers of a `Backend`, restores a checkpoint, runs the
-algorithm to its end and evaluates the results. After each loss of ranks it continues with a smaller
-membership.
+algorithm to its end and evaluates the results. After each loss of ranks, it continues with a
+smaller membership.
 """
 
 from __future__ import annotations

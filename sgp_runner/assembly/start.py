@@ -1,4 +1,4 @@
-"""Start of a run on the backend of its network."""
+"""Starting a run on the backend of its network."""
 
 from __future__ import annotations
 

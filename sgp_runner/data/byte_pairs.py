@@ -1,6 +1,6 @@
 """Subword pieces, learned from a text by byte-pair encoding (Sennrich et al. 2016).
 
-The 256 bytes are pieces too, so every text can be encoded. A text is a string in which each
+The 256 bytes are pieces too, so every text can be encoded. Texts are strings in which each
 character stands for one byte (``latin-1``).
 """
 
@@ -30,7 +30,7 @@ def words_of(text: str, encoding: str) -> list[str]:
 
 @dataclass(frozen=True)
 class BytePairs:
-    """A vocabulary of pieces: the bytes, then the merges in the order of learning."""
+    """A vocabulary of pieces: the bytes, then the merges in the order learned."""
 
     vocabulary: tuple[str, ...]
     known: dict[str, list[int]] = field(default_factory=dict)  #: the pieces of words, as numbers

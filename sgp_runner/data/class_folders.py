@@ -30,8 +30,8 @@ class ImageFolders(Classified):
 
     image_size: height and width of the model's input in pixels
     workers: number of decoding processes for each process of the run; null = its share of the
-        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
-        images itself; results do not depend on this number
+        machine's cores minus one, at least 4 and at most 16; 0 = images are decoded in the process
+        of the run; results do not depend on this number
     """
 
     image_size: int
@@ -86,7 +86,7 @@ def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty:
 
 
 def dataset_of_images(data: ImageFolders, train: Labelled, valid: Labelled) -> Dataset:
-    """Return a data set of images as bytes [3, image_size, image_size]."""
+    """Return a data set of byte images [3, image_size, image_size]."""
     from sgp_runner.data.images import Decoders, ImageFiles
 
     (files, labels), (valid_files, valid_labels) = train, valid

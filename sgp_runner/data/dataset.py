@@ -57,7 +57,7 @@ class Split(Protocol):
         return None
 
     def state_dict(self) -> dict[Any, Any]:
-        """Return state to checkpoint, with which a resumed run finds its samples faster."""
+        """Return state for a checkpoint, with which a resumed run finds its samples faster."""
         return {}
 
     def load_state_dict(self, state: Mapping[Any, Any]) -> None:
@@ -173,9 +173,9 @@ def check_shares(group: str, settings: object, **examples: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """Return ``dataset`` with the last ``share`` of the training set as the validation set.
+    """Return ``dataset`` with the last ``share`` of its training set as validation set.
 
-    Use it to choose settings without looking at the real validation set. A share of 0 changes
+    This is for choosing settings without looking at the real validation set. A share of 0 changes
     nothing. Raises ConfigError if no samples are left to train or validate on.
     """
     if share == 0:

@@ -136,7 +136,7 @@ def packed(
 
 
 class StreamSplit(Split):
-    """Blocks that are read in order, by each node from its own part of the documents.
+    """Blocks that each node reads in order from its own part of the documents.
 
     part: maps worker and number of workers to an iterator over the worker's documents
     buffer: documents per window
@@ -254,7 +254,7 @@ class Streamed(Partition):
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """The sampler of `Streamed`; an index encodes block number, number of workers, and worker."""
+    """Sampler of `Streamed`; an index encodes block number, number of workers, and worker."""
 
     workers: int
     batch_size: int

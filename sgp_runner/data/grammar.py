@@ -111,7 +111,7 @@ class Grammar:
 
 
 class GrammarSplit(Split):
-    """Samples that are generated anew from the seed at every read.
+    """Split whose samples are regenerated from the seed at every read.
 
     Sample i is in dialect i modulo the number of dialects.
     """
@@ -178,7 +178,7 @@ def rules_of(nouns: int, seed: int) -> Rules:
 
 
 class Inventor:
-    """Invents distinct words of two or three syllables from a seed."""
+    """Generator of distinct words of two or three syllables, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed_of(seed, _WORDS)).random  # stable across Python versions

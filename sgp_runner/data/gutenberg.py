@@ -1,4 +1,4 @@
-"""Eighteen books of Project Gutenberg, NLTK's selection."""
+"""Eighteen books of Project Gutenberg, in NLTK's selection."""
 
 from __future__ import annotations
 

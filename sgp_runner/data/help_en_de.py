@@ -70,7 +70,7 @@ def pages_of(files: Mapping[str, bytes], language: str) -> dict[str, dict[str, s
 
 
 def paragraphs_of(html: str) -> dict[str, str]:
-    """Return the text of each element with an id; the first one of an id counts.
+    """Return the text of each element by id; if an id repeats, the first element counts.
 
     Anything in angle brackets after entities are resolved is removed.
     """
@@ -257,7 +257,7 @@ def held_pages(rows: Sequence[Row], count: int) -> set[str]:
 
 
 def labels(rows: Sequence[Row], pages: Sequence[str]) -> Tensor:
-    """Return the number of the page of each row, int64 [N]."""
+    """Return the page index of each row, int64 [N]."""
     import torch
 
     numbers = {page: number for number, page in enumerate(pages)}

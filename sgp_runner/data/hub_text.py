@@ -91,7 +91,7 @@ class HubText:
 
     @property
     def checksum(self) -> str | None:
-        """The checksum of the folders of data and tokenizer; None if neither is a folder."""
+        """The checksum of the data and tokenizer folders; None if neither is a folder."""
         hashes = []
         if is_folder(self.path):
             hashes.append(folder_hash(checked_folder("data.path", self.path)))

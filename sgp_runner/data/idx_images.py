@@ -138,7 +138,7 @@ class IdxImages(HeldOut):
 
 @lru_cache(maxsize=2)  # for all runs of a process
 def splits(name: str, root: str, path: str | None, sha256: str | None) -> tuple[Images, Images]:
-    """Return the training and the validation images."""
+    """Return the training and validation images."""
     files = SOURCES[name].read(root, path, sha256)
     arrays = [array(part, files[f"{part}-ubyte"]) for part in PARTS]
     for images, labels, part in zip(arrays[::2], arrays[1::2], PARTS[1::2], strict=True):

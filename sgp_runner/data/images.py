@@ -1,4 +1,4 @@
-"""Image files that other processes decode ahead of time.
+"""Image files, decoded ahead of time by other processes.
 
 The images of a batch are a function of worker and step, so the next batches are known, and a
 resumed run needs no saved state. The random numbers of an image depend only on a seed and the

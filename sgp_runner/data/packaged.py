@@ -26,8 +26,7 @@ class PackagedData:
     files: pattern of the files' paths
     sha256: checksum of the files' names and contents
     licence: licence of the data, written next to the files
-    complete: returns the files as they are stored; raises ValueError that describes any missing
-        file
+    complete: returns the files as they are stored; raises a ValueError that names any missing file
     torchvision: name of the torchvision class that downloads the same files, if any
     """
 

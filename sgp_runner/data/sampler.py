@@ -53,12 +53,12 @@ class Labelled(Protocol):
 
 
 class Partition(Protocol):
-    """A rule that divides the training set among the workers."""
+    """Rule that divides the training set among the workers."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Return the sampler of ``split``.
 
-        Raises ConfigError if the split has less than one batch per worker.
+        Raises ConfigError for less than one batch per worker.
         """
 
 
@@ -164,7 +164,7 @@ def partition_of(name: str, alpha: float) -> Partition:
 
 @dataclass(frozen=True)
 class IIDSampler:
-    """The sampler of `IID`."""
+    """Sampler of `IID`."""
 
     samples: int
     workers: int
@@ -184,7 +184,7 @@ class IIDSampler:
 
 @dataclass(frozen=True)
 class ShardSampler:
-    """The sampler of fixed shards."""
+    """Sampler of fixed shards."""
 
     shards: tuple[Tensor, ...]  #: int64 [>= batch_size] per worker
     batch_size: int

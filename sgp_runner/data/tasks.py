@@ -83,7 +83,7 @@ class Classification(Summed):
         return cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
     def batched_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return `loss`, up to rounding, from operations with `torch.func.vmap` rules.
+        """Return the same as `loss`, up to rounding, using only operations with vmap rules.
 
         vmap would decompose `cross_entropy`, which imports sympy and is slower. The backward pass
         of a mask, unlike that of an index, is deterministic on a GPU.
@@ -281,7 +281,7 @@ class LanguageModelling(Summed):
     vocabulary: number of distinct tokens, V; 256 for bytes
     block: tokens per sample, T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
-    token_bytes: mean number of bytes of a token of the validation split, if known
+    token_bytes: mean number of bytes per token of the validation split, if known
     """
 
     vocabulary: int

@@ -105,7 +105,7 @@ class Gloo:
 
     @property
     def slowed(self) -> bool:
-        """Return whether slower links are imitated."""
+        """Return whether slow links are imitated."""
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:

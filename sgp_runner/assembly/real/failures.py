@@ -1,4 +1,4 @@
-"""Failures of one rank of a real run, and how the other ranks learn of them."""
+"""Failures of a rank in a real run, and how the other ranks learn of them."""
 
 from __future__ import annotations
 

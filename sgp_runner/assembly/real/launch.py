@@ -65,7 +65,7 @@ def launch(
 def launch_with(
     experiment: Experiment, program: Sequence[str], fork: bool, path: Path
 ) -> dict[str, object]:
-    """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
+    """Launch ranks that meet in the file store ``path`` and use the loopback interface."""
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
@@ -170,7 +170,7 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
 
 
 def memory_limit() -> str:
-    """Return a hint at the memory limit of this process and its ranks; "" if there is none."""
+    """Return a hint about the memory limit of this process and its ranks; "" if unlimited."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""

@@ -1,4 +1,4 @@
-"""Listener that makes a recording device's calls on the node's other devices (shard=state)."""
+"""Listener for devices that do not record, with ``network.shard=state``: makes the same calls."""
 
 from __future__ import annotations
 

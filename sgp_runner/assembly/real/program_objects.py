@@ -1,4 +1,4 @@
-"""Objects of a Python program in the processes of its ranks.
+"""Transfer of a Python program's objects to the processes of its ranks.
 
 Models, data sets and classes that exist only in the memory of the program are written to a file in
 the private folder in which its ranks meet, and each rank reads them there. The file contains the

@@ -297,7 +297,7 @@ class RankBackend:
         self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
 
     def agree(self, loss: Exception) -> Membership:
-        """Return the remaining membership, the same on all its ranks."""
+        """Return the remaining membership, which is the same on all its ranks."""
         vote = self.watch.vote
         if isinstance(loss, LostConnection):
             vote.start(str(loss))
@@ -358,7 +358,7 @@ class RankBackend:
             self.snapshot = step_snapshot(self.worker)
 
     def work(self) -> Work:
-        """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
+        """Return the steps begun by this rank; asynchronous ranks count all gradients."""
         begun, asynchronous = self.worker.step + 1, self.experiment.run.algo.asynchronous
         return Work(begun, self.total, "gradient" if asynchronous else "step")
 

@@ -190,7 +190,7 @@ class RankSaver:
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities process received messages."""
+        """Make this rank's other activities process received messages."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)

@@ -39,9 +39,9 @@ ANSWER_SECONDS = 20.0  # for the other ranks to read or to write something in th
 class Watchdog:
     """State of the watchdog thread.
 
-    world: the present processes
+    world: the current processes
     begun: whether this rank has taken a step
-    alive: when this rank, before its first step, last computed or waited for others
+    alive: time at which this rank, before its first step, last computed or waited for others
     computed: CPU seconds of all threads except the watchdog's, until ``alive``
     """
 
@@ -82,9 +82,8 @@ class Watchdog:
 def watching(watch: Watchdog) -> Iterator[None]:
     """Run the watchdog thread, which votes and ends this process in five cases.
 
-    The cases are the failure of another rank, a signal outside training to this rank or another
-    one, a wait that is too long, a rank that stands still before its first step, and the loss of
-    the store.
+    The cases are the failure of another rank, a signal to any rank outside training, too long a
+    wait, a rank without progress before its first step, and the loss of the store.
     """
     world, vote, run = watch.world, watch.vote, watch.experiment.run
 

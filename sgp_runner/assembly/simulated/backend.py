@@ -245,7 +245,7 @@ class SimulatedBackend:
         return membership, epoch
 
     def steps_begun(self) -> int:
-        """Return the number of steps, and so of gradients, that all gradient workers have begun."""
+        """Return the number of steps (and gradients) begun by all gradient workers together."""
         run = self.membership.run
         begun = [worker.step + 1 for worker in self.workers[: run.nodes]]
         return max(begun) if run.algo.asynchronous else sum(begun)
@@ -322,14 +322,14 @@ def too_long(run: Run, error: TimeOverflow) -> ConfigError:
 
 
 def sizes(run: Run) -> list[tuple[float, str, float]]:
-    """Return (powers of ten from 1, key, value) of each number in the machines and faults."""
+    """Return (powers of ten from 1, key, value) of all numbers in the machines and faults."""
     parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
     numbers_of = [entry for name, part in parts.items() for entry in numbers(part, name)]
     return [(abs(log10(value)), key, value) for key, value in numbers_of if 0 < value < inf]
 
 
 def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:
-    """Yield the dotted keys and values of all numbers in a part of a run."""
+    """Yield the dotted keys and values of all numbers in a component of a run."""
     if is_dataclass(part):
         for field in fields(part):
             yield from numbers(getattr(part, field.name), f"{key}.{field.name}")

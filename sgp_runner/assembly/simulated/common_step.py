@@ -25,7 +25,7 @@ class StateCollector:
 
     A worker is ended at the start of step ``last``.
 
-    states: by rank. waiting: number of ended workers
+    states: states by rank. waiting: number of ended workers
     """
 
     def __init__(self, step: int, last: int, states: dict[int, State]) -> None:
