@@ -229,11 +229,11 @@ class GlooTransport(Transport):
     def release(self) -> None:
         """Close the connections, once all survivors have abandoned theirs.
 
-        Threads and connections of a group stay as long as one waits, and gloo cannot cancel a
-        receive from any source. So survivors send each other a last header. Other waits end when a
-        wait times out, as gloo then closes all connections of the group. Two kinds of groups stay:
-        the last one of a sole survivor, and one in which a message from a lost rank was cut off in
-        transit.
+        Threads and connections of a group persist while any wait is pending, and gloo cannot cancel
+        a receive from any source. Therefore survivors send each other a last header. Other waits
+        end when one of them times out, as gloo then closes all connections of the group. Two kinds
+        of groups stay: the last one of a sole survivor, and one in which a message from a lost rank
+        was cut off in transit.
         """
         processes = [self.layout.process_of(rank) for rank in self.others]
         groups = self.group, self.upward, self.downward
@@ -310,7 +310,7 @@ class GlooTransport(Transport):
     def start_to_read(
         self, process: int, tag: int, length: int, dtype: torch.dtype, where: int
     ) -> Transfer:
-        """Deliver a message in shared memory, in the order of messages."""
+        """Deliver a message in shared memory when its turn has come."""
         assert self.memory is not None
         src, message = (
             self.layout.node_rank_of(process),
@@ -379,7 +379,7 @@ def release_groups(
 
 
 def check_header(process: int, length: int, dtype: int) -> None:
-    """Raise RankFailed for an impossible message, before memory is allocated."""
+    """Raise RankFailed for an invalid message before memory is allocated."""
     if not (0 <= length <= MAX_NUMBERS and 0 <= dtype < len(DTYPES)):
         raise RankFailed(
             f"process {process} announced a message of {length} numbers of type {dtype}: "

@@ -1,4 +1,4 @@
-"""Gradients of one real process: its own, or the mean over a group, reduced during backward."""
+"""Gradients of one real process: local, or averaged over a group during the backward pass."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Gradients:
         return self.compute(at, number, self.world.node, allow_parts)
 
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
-        """Return `local` on another thread; the gradient is complete when the call returns.
+        """Return a call of `local` for another thread; the gradient is complete when it returns.
 
         On CUDA, the device can do other work at the same time.
         """

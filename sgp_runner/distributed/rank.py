@@ -128,7 +128,7 @@ class Rank:
         device_waits(f"waits for its device to finish step {step}", over)
 
     def settle(self) -> None:
-        """Wait for the device before something is recorded: its pending work is training time."""
+        """Wait for the device before anything is recorded: its pending work is training time."""
         device = self.problem.compute.device
         if device != "cpu":
             with waiting_for("waits for its device"):

@@ -35,7 +35,7 @@ KEY = "network.start_timeout_seconds"
 def meet(seconds: float) -> tuple[Any, int, int]:
     """Return the store of all ranks, the rank of this process and their number.
 
-    Raises RankFailed if some ranks do not come within ``seconds``.
+    Raises RankFailed if some ranks do not arrive within ``seconds``.
     """
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])

@@ -2,15 +2,14 @@
 
 A message is sent in parts, from every device of a node to the same device of the other node, so
 that all network cards are used; at the receiving end, the devices of the node assemble it. All
-devices of a node have the same parameters and take the same steps, because they see the same:
+devices of a node have the same parameters and take the same steps, because they see the same data:
 gradients and all-reduces are averages with the same result everywhere, messages are assembled from
-the same parts, and whether a polled message has arrived is agreed on. So they make the same calls
-in the same order; by induction on the calls, every agreement finds all devices at the same call,
-and since it asks for arrivals and never waits for a message, it cannot block.
+the same parts, and the devices agree on whether a polled message has arrived. They therefore make
+the same calls in the same order; by induction on the calls, every agreement finds all devices at
+the same call, and it cannot block, since it asks for arrivals and never waits for a message.
 
 That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
-in which they asked for what they await (``in_order``), and a message is assembled when it is
-awaited.
+of their requests (``in_order``), and a message is assembled when it is awaited.
 """
 
 from __future__ import annotations

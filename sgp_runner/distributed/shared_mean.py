@@ -1,9 +1,9 @@
 """Means over the processes of one machine, through shared memory.
 
-Each process writes its vector into a slot of its file. Then each sums its part of all vectors and
-overwrites that part of its own vector with the mean. Then the mean is spread over the slots of all
-processes, where each process reads it. Each part is summed once, in rank order, so that all read
-the same bits.
+Each process writes its vector into a slot of its file. After a barrier, each sums its part of all
+vectors and overwrites that part of its own vector with the mean. After a second barrier, each reads
+the parts of the mean from the slots of all processes. Each part is summed once, in rank order, so
+that all read the same bits.
 
 The two barriers are all-reduces of a few bytes over gloo, so a lost process is noticed as over TCP,
 when its connections break.

@@ -45,7 +45,7 @@ def named(what: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether ``error`` is a failed allocation, on a GPU or in main memory."""
+    """Return whether ``error`` is a failed allocation in GPU or main memory."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 

@@ -3,10 +3,10 @@
 The run's store holds the reason for the vote, the answers and the decision. Each rank answers on
 its watchdog thread, even during computations. The rank that started the vote waits until all
 members have answered or are known to be dead, but at most ``vote_seconds``. The first proposed list
-of live ranks is binding; a rank that answers too late is not on the list, is evicted and ends. If a
-member on the list is found dead, another vote follows, so ranks may die at any time: before a vote,
-during it, or while the survivors reconnect. If a run cannot continue without lost ranks, only a
-lost connection starts a vote, and a rank may be silent for `network.timeout_seconds`.
+of live ranks is binding; a rank that answers too late is not on the list, is evicted and exits. If
+a member on the list is found dead, another vote follows, so ranks may die at any time: before a
+vote, during it, or while the survivors reconnect. If a run cannot continue without lost ranks, only
+a lost connection starts a vote, and a rank may be silent for `network.timeout_seconds`.
 """
 
 from __future__ import annotations

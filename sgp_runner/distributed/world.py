@@ -64,7 +64,7 @@ class World(Protocol):
     cut: Cut | None = None
 
     def connect(self, nodes: int) -> None:
-        """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
+        """Connect the processes of ``nodes`` gradient workers (which come first) and of servers."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         """Return the transport between this rank (with its ``mailbox``) and the others."""
@@ -72,7 +72,7 @@ class World(Protocol):
     def gather(self, value: object) -> list[Any]:
         """Return the values of all processes, by process rank, on every process.
 
-        Values travel as JSON: see `sgp_runner.distributed.json_collectives`.
+        Values are sent as JSON: see `sgp_runner.distributed.json_collectives`.
         """
 
     def all_gather_workers(self, value: object) -> list[Any]:

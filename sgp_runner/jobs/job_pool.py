@@ -111,7 +111,7 @@ class RunJob:
 
 
 class PoolJob(Protocol):
-    """A job of the pool; `RunJob` is one."""
+    """Interface of the pool's jobs, such as `RunJob`."""
 
     @property
     def name(self) -> str: ...

@@ -14,7 +14,7 @@ from sgp_runner.utils.memory import free_bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """The resources of several runs on this machine.
+    """The resources available to several runs on this machine.
 
     asked: number of runs at a time set by the user (``jobs=``), if any
     cores: number of cores available to this process

@@ -81,8 +81,8 @@ class Pool:
     """Processes for at most ``most`` tasks at a time.
 
     All running tasks together keep at most ``cores`` cores busy and use at most ``memory`` bytes; a
-    task that needs more than these runs alone. The pool is a context manager: on exit, running
-    tasks are stopped.
+    task that exceeds these limits runs alone. The pool is a context manager: on exit, running tasks
+    are stopped.
 
     imported: modules that the server imports in addition to PyTorch
     """
@@ -124,7 +124,7 @@ class Pool:
                 return
 
     def run_until_stopped(self, tasks: Iterable[PoolTask], total: float = inf) -> Iterator[Ended]:
-        """Run the tasks and yield each as it finishes or fails.
+        """Run the tasks and yield each that returns a result or fails.
 
         After a signal, all running tasks save; then this raises Stopped, unless all ``total`` have
         ended.

@@ -1,8 +1,8 @@
 """The verdict on a published gain: at the published settings, and with both arms searched.
 
 A gain is the effect of the study's primary arm over its baseline, positive for better results. It
-is shown if its two-sided p-value is at most 5 %, or 2.5 % after a second look at the results, and
-it is inside the margin if two one-sided tests show it (TOST).
+is shown if its two-sided p-value is at most 5 %, or 2.5 % after a second look at the results; it
+lies within the margin if two one-sided tests (TOST) show this.
 """
 
 from __future__ import annotations

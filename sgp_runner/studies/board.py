@@ -114,7 +114,8 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
 
     plugins: the user's copies of the files that the archives name
 
-    Each archive is opened as `verification.opened` does, so its tables follow from its runs.
+    Each archive is opened by `verification.opened`, which checks that its tables follow from its
+    runs.
 
     Raises ConfigError if the folder is missing, and if ``out`` has files that are not part of a
     board.

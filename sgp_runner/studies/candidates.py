@@ -52,7 +52,7 @@ class Trial:
 class Score(NamedTuple):
     """The result of a run of a search; less is better.
 
-    value: the loss, or the cost of the target; infinite if the run diverged or never reaches it
+    value: the loss, or the cost to reach the target; infinite if the run diverged or misses it
     loss: the loss, which breaks ties
     """
 
@@ -174,7 +174,7 @@ def distribution(key: str, text: str) -> tuple[object, BaseDistribution]:
 
 
 def override(setting: tuple[str, object]) -> str:
-    """Return a proposed value as an override; a number has four digits."""
+    """Return a proposed value as an override; floats have four significant digits."""
     key, value = setting
     return f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
 

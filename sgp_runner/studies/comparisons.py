@@ -47,7 +47,7 @@ Effect: TypeAlias = Callable[[str, str], Interval]
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm minus the baseline.
+    """Comparison of an arm with the baseline.
 
     p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
     equal: the p-value that the difference is smaller than what matters (TOST), adjusted like p;
@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def wanted(self) -> str:
-        """The number of seeds that would decide at the measured effect and spread."""
+        """The number of seeds that would suffice at the measured effect and spread."""
         if self.verdict != "undecided" or self.effect.spreadless or self.effect.mean == 0:
             return ""
         return wanted(abs(self.effect.mean), self.effect.spread)
@@ -131,7 +131,7 @@ class Compared:
         return f"{reached.count} of {len(reached.at)} reach it"
 
     def order(self, name: str) -> tuple[int, float]:
-        """Return a key that sorts arms: first those that reach the target with more runs."""
+        """Return a sort key for arms: those that reach the target in more runs come first."""
         missing = len(self.values[name]) - self.reached[name].count if self.reached else 0
         return missing, (1 if self.measure.less_is_better else -1) * self.centre(name)
 
@@ -296,7 +296,7 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
 
 
 def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
-    """Return the answer to the question in a sentence.
+    """Return the answer to the question as a sentence.
 
     first: the first measure on the first cluster
     cluster: name of the cluster
@@ -335,7 +335,7 @@ def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> st
 
 
 def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
-    """Return the best arms in a sentence, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
+    """Return a sentence on the best arms, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
 
     The arguments are those of `answer`. Arms that tests do not separate from the best share first
     place.

@@ -1,4 +1,4 @@
-"""The conduct of a study: searches, pilots, the runs that decide, and their times elsewhere.
+"""Conducting a study: searches, pilots, the runs that decide, and re-timing on other clusters.
 
 Every phase skips finished runs, so the same command continues an interrupted study.
 """
@@ -80,8 +80,8 @@ class Conducted:
 def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
     """Execute all missing runs of the study and return the results.
 
-    Raises ConfigError if no arm can reach a target, or the seeds are too few; RunsFailed; Stopped
-    after a signal, once the runs are saved.
+    Raises ConfigError if no arm can reach a target or there are too few seeds, RunsFailed if runs
+    fail, and Stopped after a signal, once the runs are saved.
     """
     study = maker.study
     tuned = tune(maker, spaces)
@@ -255,8 +255,8 @@ def decide(
 ) -> dict[str, list[list[RunResult]]]:
     """Execute the runs that decide, seed by seed, and return them by arm and cluster.
 
-    Runs are re-timed on further clusters where the algorithm's decisions do not depend on time, and
-    trained there otherwise.
+    On further clusters, runs are re-timed if the algorithm's decisions do not depend on time, and
+    trained again otherwise.
     """
     study = maker.study
     trained = {

@@ -156,7 +156,7 @@ def ranked(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
 @lru_cache
 def signed_rank_tail(seeds: int) -> tuple[float, ...]:
-    """Return the chance probability of a sum of positive ranks of at least 0, 1, ...."""
+    """Return the probability, by chance, of a sum of positive ranks of at least 0, 1, ...."""
     import numpy as np
 
     chances = np.ones(1)

@@ -50,10 +50,10 @@ class StudyArchive:
     """The files of an archive, in a folder.
 
     name: name of the study
-    answer: its answer in a sentence
+    answer: its answer as a sentence
     version: version of sgp-run that wrote the archive
     folder: folder of the study
-    files: the paths of all files but the index, relative to the folder
+    files: the paths of all files except the index, relative to the folder
     """
 
     name: str
@@ -107,8 +107,8 @@ def member(name: str) -> ZipInfo:
 def extract(path: Path, results: Path) -> StudyArchive:
     """Write the files of an archive into the folder ``results``, and check their checksums.
 
-    Nothing of the archive is executed. Raises ConfigError for a file that is not an archive of this
-    version or has invalid names or sizes, and VerificationFailed for a wrong checksum.
+    No code from the archive is executed. Raises ConfigError for a file that is not an archive of
+    this version or has invalid names or sizes, and VerificationFailed for a wrong checksum.
     """
     try:
         with open_regular(path, MAX_BYTES) as opened, ZipFile(opened) as archive:

@@ -31,7 +31,7 @@ class StudyRecord:
     """The versions of a study's file, in order.
 
     versions: for each version, its ``digest``, its ``content``, the reason (``amended``), the
-        studies from which it was merged (``merged``), the measure by which searches decide
+        studies from which it was merged (``merged``), the measure that searches minimise
         (``searched_by``), the number of their rule (``search``), how diverged runs count
         (``diverged``), whether runs that decide had ended (``results``), and code, machine, command
         and time (UTC) as in ``environment.json``
@@ -41,7 +41,7 @@ class StudyRecord:
 
     @property
     def amendments(self) -> list[tuple[str, str]]:
-        """The time and the reason of each change after the first run."""
+        """Time and reason of each change after the first run."""
         return [(str(version["started"]), str(version["amended"])) for version in self.versions[1:]]
 
     @property
@@ -58,7 +58,7 @@ class StudyRecord:
 
     @property
     def looks(self) -> int:
-        """1, plus 1 for each change after results were known."""
+        """The number of looks at the results: 1, plus 1 for each change after they were known."""
         return 1 + sum(is_look for _, is_look in self.changes)
 
     @property
@@ -76,7 +76,7 @@ class StudyRecord:
 
     @property
     def search(self) -> int:
-        """The number of the rule of searches; 1: that of `tuning.settle_earlier`."""
+        """The number of the search rule; 1: that of `tuning.settle_earlier`."""
         return int(self.versions[0].get("search", 1))
 
     @property

@@ -86,7 +86,7 @@ def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
 
 
 def value_cell(column: Compared, name: str) -> Cell:
-    """Return the mean over the seeds, or the median, with the difference to the baseline below."""
+    """Return the mean over seeds, or the median, with the difference from the baseline below."""
     value = column.centre(name)
     notes = [reached_note(column, name), difference_note(column.comparisons.get(name))]
     best = isfinite(value) and value == column.centre(column.best)

@@ -289,7 +289,7 @@ def near_ties(
 
 
 def edges_of(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """Return the numbers of ``best`` that are the smallest or largest of those tried.
+    """Return the keys of ``best`` whose numbers are the smallest or largest of those tried.
 
     A learning rate is compared with those tried with the same other settings.
     """
