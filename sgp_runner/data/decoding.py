@@ -47,7 +47,7 @@ def as_rgb(image: Image.Image, file: str) -> Image.Image:
         image = Image.fromarray(grey.astype(numpy.uint8))
     if image.mode in ("F", "I"):
         kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
-        raise DataError(f"{file} has {kind}, whose white is not defined: convert it to 8 bits.")
+        raise DataError(f"{file} has {kind}, whose white level is undefined: convert it to 8 bits.")
     return image.convert("RGB")
 
 

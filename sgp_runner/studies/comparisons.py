@@ -327,7 +327,7 @@ def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> st
                 f"{certain}."
             )
         case "equal" if comparison.rounding:
-            return f"Equal to rounding: {sides} in {what}{certain}."
+            return f"Equal up to rounding: {sides} in {what}{certain}."
         case "equal":
             return f"{sides} differ by less than what matters in {what}{certain}."
     wanted = f"; {comparison.wanted} would tell" if comparison.wanted else ""

@@ -221,7 +221,7 @@ def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
     if used := {*SEARCH_SEEDS, *PILOT_SEEDS} & {*seeds}:
         raise ConfigError(
             "seeds",
-            f"{min(used)} cannot decide: searches have the seeds 101 to 108, and pilots 201 to "
+            f"{min(used)} is reserved: searches use the seeds 101 to 108, and pilots 201 to "
             f"204; write at most {SEARCH_SEEDS[0] - 1} seeds, or a list of others.",
         )
     return seeds
@@ -337,8 +337,8 @@ def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
     if not low > 0 or high not in doubled:
         raise ConfigError(
             f"tune.{RATE}",
-            f"'{text}' is not a ladder: write {LADDER}, or two values of which one is 2, 4, 8 ... "
-            f"times the other, such as {LADDER}(0.05, 0.2).",
+            f"'{text}' is not a ladder: write {LADDER}, or two values whose ratio is 2, 4, 8 ..., "
+            f"such as {LADDER}(0.05, 0.2).",
         )
     return low, high
 

@@ -260,8 +260,8 @@ def methods_tex(
     ]
     if study.matters is not None:
         sentences.append(
-            f"A difference below {study.matters:g} counts as none, which two one-sided tests "
-            "show~\\cite{schuirmann1987}."
+            f"A difference shown to be below {study.matters:g} by two one-sided "
+            "tests~\\cite{schuirmann1987} counts as none."
         )
     if any(column.outliers for column in compared):
         sentences.append(

@@ -122,8 +122,8 @@ def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]
             raise VerificationFailed(f"{job.name} is {other_version(job.config)}.")
         if job.due:
             raise VerificationFailed(
-                f"{job.name} is missing: the runs used different settings, plug-ins "
-                "or other data than the file of the study gives here."
+                f"{job.name} is missing: the runs used other settings, plug-ins "
+                "or data than the study's file gives here."
             )
     return iter(())
 

@@ -271,8 +271,8 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
         (
             {"sgp": [0.1787, 0.1801, 0.1793], "ar_sgd": [0.1787001, 0.1800998, 0.1793]},
             "loss",
-            "Equal to rounding: sgp and ar_sgd in loss: 0.1794 against 0.1794 (difference -3.5e-07 "
-            "to +4.1e-07 nats with 95 % confidence, p = 0.74, 3 seeds).",
+            "Equal up to rounding: sgp and ar_sgd in loss: 0.1794 against 0.1794 (difference "
+            "-3.5e-07 to +4.1e-07 nats with 95 % confidence, p = 0.74, 3 seeds).",
             "Tests of all pairs separate no arm from the best in loss.",
         ),
     ],
@@ -363,7 +363,7 @@ def test_pilot_runs_tell_the_number_of_seeds_and_arms_share_pretrained_models(fo
     html = page.page.read_text(encoding="utf-8")
     assert "number of seeds" in html and "Measured: a spread of " in html
     methods = (page.page.parent / "methods.tex").read_text(encoding="utf-8")
-    assert "A difference below 50 counts as none, which two one-sided tests" in methods
+    assert "A difference shown to be below 50 by two one-sided tests" in methods
     assert "pretrained for 3 steps at a learning rate of 0.001." in methods
     pretrained = page.page.parent / "pretrained"
     assert len([*pretrained.iterdir()]) == 4 + 3  # one for each seed of pilots and results

@@ -105,9 +105,9 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
         (
             {"seeds": 101},
-            "seeds: 101 cannot decide: searches have the seeds 101 to 108, and pilots",
+            "seeds: 101 is reserved: searches use the seeds 101 to 108, and pilots",
         ),
-        ({"seeds": [1, 204]}, "seeds: 204 cannot decide: searches have the seeds 101 to 108"),
+        ({"seeds": [1, 204]}, "seeds: 204 is reserved: searches use the seeds 101 to 108"),
         ({"seeds": "many"}, "seeds: 'many' is not a number of seeds"),
         ({"task": "imagse"}, f"task: 'imagse' is not one of {TASKS}. Did you mean 'images'?"),
         ({"task": ["images"]}, f"task: '['images']' is not one of {TASKS}."),
@@ -119,7 +119,7 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ),
         ({"tune": {"optim.lr": "ladder(a,b)", "budget": 8}}, "is not a ladder: write ladder"),
         ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is not a measure"),
-        ({"seeds": 10**19}, "seeds: 101 cannot decide: searches have the seeds 101 to 108"),
+        ({"seeds": 10**19}, "seeds: 101 is reserved: searches use the seeds 101 to 108"),
         ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
         (
             {"matters": "little"},
