@@ -320,7 +320,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"data": (3, pair()[1])}, "data: train is a int: give "),
         ({"data": (DataLoader(pair()[0]), pair()[1])}, "data: train is a DataLoader: give its "),
         ({"data": ((["a"], torch.ones(1)),) * 2}, "data: train has a list, which is not a tensor"),
-        ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number where a tensor"),
+        ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number instead"),
         ({"data": ((torch.ones(2, 2), torch.tensor([-1, 1])),) * 2}, "data: a class is negative"),
         (
             {"data": ((torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1])),) * 2},

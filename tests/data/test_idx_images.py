@@ -175,7 +175,7 @@ def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ConfigError) as error:
         load(path)
     assert error.value.sentence == (
-        f"cannot read {path}/t10k-images-idx3-ubyte: Permission denied; data.path= names other "
+        f"cannot read {path}/t10k-images-idx3-ubyte: Permission denied; set data.path to other "
         "files."
     )
 

@@ -291,7 +291,7 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
         return json.dumps(record).encode()
 
     path = forged(archive, tmp_path / "forged.zip", {"study.json": changed})
-    sentence = "is missing: the runs were made with other settings"
+    sentence = "is missing: the runs used other settings"
     with pytest.raises(VerificationFailed, match=sentence), opened(path):
         pass
 
@@ -344,7 +344,7 @@ def test_a_file_that_is_no_archive_or_too_large_is_refused(
 ) -> None:
     path = tmp_path / "a.zip"
     path.write_text("no archive")
-    with pytest.raises(sgp.ConfigError, match="that can be read: File is not a zip file"):
+    with pytest.raises(sgp.ConfigError, match="archive of a study: File is not a zip file"):
         extract(path, tmp_path / "out")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("table.csv", bytes(10_000_000))
@@ -408,7 +408,7 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
         merge([archive, path], "fresh")
     content = {**CONTENT, "epochs": 0.06, "clusters": ["laptop"], "measures": ["loss"]}
     sgp.study(content, "alone", verbose=False)
-    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\), and only studies"
+    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\); only studies"
     with pytest.raises(sgp.ConfigError, match=sentence):
         merge([archive, archive.parents[1] / "alone/study.zip"], "fresh")
     assert not Path("results/studies/fresh").exists()
