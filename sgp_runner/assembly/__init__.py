@@ -1,1 +1,1 @@
-"""A run from its experiment to its summary: problem, workers, backend, records."""
+"""Assembly of a run, from its experiment to its summary: problem, workers, backend, records."""

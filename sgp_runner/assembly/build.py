@@ -24,8 +24,8 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
     """Load the data and build the model.
 
-    The memory of a GPU grows in place unless its user configures it: freed blocks of other sizes
-    would stay apart (PyTorch, CUDA semantics, expandable_segments).
+    Unless the user has configured it, GPU memory uses expandable segments, which avoid
+    fragmentation by blocks of different sizes (PyTorch, CUDA semantics, expandable_segments).
     """
     flush_denormals()
     if compute.device != "cpu" and not any(map(os.environ.get, ALLOCATOR)):
@@ -47,7 +47,7 @@ def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
 def timing_problem(
     run: Run, study: timing_study.Study, model: ModelConfig | None = None
 ) -> Problem:
-    """Build a problem without data or gradients for ``model``, by default the model of the run."""
+    """Build a problem without data or gradients for ``model``, by default the run's model."""
     return timing_study.make_problem(
         model or run.model,
         run.data,
@@ -60,7 +60,7 @@ def timing_problem(
 
 
 def divide_problem(problem: Problem, run: Run) -> Problem:
-    """Divide ``problem``, built for another number of nodes, among the nodes of ``run``."""
+    """Divide ``problem``, built for a different number of nodes, among the nodes of ``run``."""
     if not run.model.trains:
         return timing_problem(run, run.study)
     return problem.subset(run.nodes, run.batch_size)
@@ -76,7 +76,7 @@ def build_worker(
     model_buffers: list[Tensor] | None = None,
     part: PartShapes | None = None,
 ) -> Worker:
-    """Build worker ``rank`` of a run, as `make_worker` documents."""
+    """Build worker ``rank`` of a run; for the arguments see `make_worker`."""
     horizon, shared = run.horizon(problem), run.algo.asynchronous
     return make_worker(
         problem, run.optim, horizon, shared, rank, comm, budget, runtime, model_buffers, part

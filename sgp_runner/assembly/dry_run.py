@@ -1,4 +1,4 @@
-"""Dry run before the first step: it verifies that the calls of an algorithm's ranks fit together.
+"""Dry run before the first step to verify that the calls of an algorithm's ranks match.
 
 All ranks run the algorithm's code in one process, on a model of four parameters, without data.
 Gradients are zero and take one unit of time; messages take no time. The dry run checks that:
@@ -7,7 +7,7 @@ Gradients are zero and take one unit of time; messages take no time. The dry run
   step; servers take part in none;
 * every awaited message arrives, ranks do not wait for each other in a circle, and all messages are
   received by the end;
-* no rank computes gradients without end outside of its steps, or ends before them.
+* no rank computes gradients endlessly outside of its steps, or finishes before them.
 
 The dry run has enough steps for each phase of the algorithm to last its whole period. It includes
 the last step, in which algorithms drain pending work. If all nodes together would take more than
@@ -48,7 +48,7 @@ MAX_NAMED = 3  # most ranks of a circle that an error lists
 
 
 def verify_calls(run: Run) -> None:
-    """Raise ConfigError, naming ranks and step, unless the calls of all ranks fit together."""
+    """Raise ConfigError, naming ranks and step, unless the calls of all ranks match."""
     batch = run.nodes * run.batch_size
     if run.model.trains and (run.data.train_size or batch) < batch:
         return  # too few samples, which is reported when they are read
@@ -62,14 +62,14 @@ def verify_calls(run: Run) -> None:
             what = f"{run.algo.title} cannot run on {nodes}: {error}."
             raise ConfigError("algo", what) from error
         except RankFailed as error:
-            what = f"{run.algo.title} failed when it was tried without gradients: {error}."
+            what = f"{run.algo.title} failed in its dry run without gradients: {error}."
             raise ConfigError("algo", what) from error
         finally:
             attempt.close()
 
 
 def check_range(run: Run, attempt: DryRun) -> None:
-    """Raise ConfigError for a range of rates in a run with steps that depend on time."""
+    """Raise ConfigError for a range of rates in a run whose steps depend on time."""
     ranged = run.network.clock == "simulated" and len(run.cluster.links.rates) > 1
     if ranged and (run.algo.asynchronous or attempt.polls or run.on_failure == "continue"):
         raise ConfigError(
@@ -97,8 +97,8 @@ class DryCollective:
     """A collective in progress.
 
     first: rank that began the collective; ``taken`` is the number of steps that it had taken
-    missing: ranks that have not taken part yet
-    joined: future and tensor of each rank that has taken part
+    missing: ranks that have not joined yet
+    joined: future and tensor of each rank that has joined
     """
 
     first: int
@@ -114,7 +114,7 @@ class DryCollective:
 
 
 class DryRun:
-    """All ranks, and the runtime that they share."""
+    """All ranks and their shared runtime."""
 
     def __init__(self, run: Run) -> None:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
@@ -136,7 +136,7 @@ class DryRun:
             self.scheduler.spawn(run.algo.run(worker), f"rank {worker.rank}", worker.explained)
 
     def run(self) -> None:
-        """Run all ranks to the end. Raises CallMismatch."""
+        """Run all ranks to the end. Raises CallMismatch if their calls do not match."""
         try:
             self.scheduler.run()
         except Deadlock:
@@ -173,7 +173,7 @@ class DryRun:
         self.idle += 1
         if self.idle > MAX_IDLE * self.size:
             raise CallMismatch(
-                f"{when(worker)} rank {worker.rank} would compute gradients without end; loop over "
+                f"{when(worker)} rank {worker.rank} would compute gradients endlessly; loop over "
                 "worker.steps()"
             )
         worker.progress.gradients += 1
@@ -211,7 +211,7 @@ class DryRun:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no time."""
+        """Do nothing: encoding takes no time."""
         return resolved(None)
 
     def start_of_step(self, worker: Worker) -> None:
@@ -233,12 +233,12 @@ class DryRun:
         tensor: Tensor,
         result: Callable[[list[Tensor]], T],
     ) -> Future[T]:
-        """Take part in the collective ``number`` with ``tensor``."""
+        """Join the collective ``number`` with ``tensor``."""
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
         if worker.is_server:
             raise CallMismatch(
                 f"{when(worker)} rank {rank}, a server, would take part in {what}, "
-                "which is for workers alone"
+                "which is for workers only"
             )
         if number == len(self.collectives):
             self.collectives.append(
@@ -249,11 +249,11 @@ class DryRun:
             worker.steps_taken != collective.taken and not self.asynchronous
         ):
             order = (
-                "all ranks must take part in the same ones in the same order "
+                "all ranks must call the same collectives in the same order "
                 "(the model has 4 parameters here)"
             )
             raise CallMismatch(
-                f"{collective.begun}, but rank {rank} next {what}, {when(worker)}; {order}"
+                f"{collective.begun}, but rank {rank} would begin {what}, {when(worker)}; {order}"
             )
         future: Future[T] = Future(("collective", number, collective.missing), copied)
         collective.joined[rank] = future, tensor
@@ -269,7 +269,7 @@ class DryRun:
     # Diagnosis of deadlocks.
 
     def deadlock_reason(self) -> str:
-        """Describe which rank waits for which, until a rank repeats or has ended."""
+        """Describe which rank waits for which, until a rank repeats or has finished."""
         # By rank, leaving out activities of a rank that wait for one another.
         waits: dict[int, Future[Any]] = {}
         for task in self.scheduler.tasks:

@@ -53,10 +53,10 @@ def run_experiment(
     """Execute the run unless it has finished; return the summary on rank 0, else None.
 
     fork: whether ranks started here may be forked, because this process runs nothing else
-    verified: whether the calls of another run with the same `Run.calls` have been verified
+    verified: whether a run with the same `Run.calls` has already been verified
 
-    All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. After
-    a ConfigError, for example if the settings do not fit the data, no new files are left behind.
+    All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. A
+    ConfigError, for example for settings that do not fit the data, leaves no new files behind.
     """
     rank = launched_rank()
     if experiment.run.resume == "resize":
@@ -103,17 +103,17 @@ def run_experiment(
 
 
 def verifies_itself(experiment: Experiment) -> bool:
-    """Whether a run does without a dry run: a timing study of this package's own algorithms.
+    """Return whether a run needs no dry run: a timing study with an algorithm of this package.
 
-    It makes the same calls itself, and computes nothing that a late error would waste. A range of
-    rates needs the dry run, which tells whether the course of the calls depends on time.
+    The study makes the same calls itself, and a late error wastes no computation. A range of rates
+    needs the dry run, which detects whether the order of calls depends on time.
     """
     run = experiment.run
     return not (run.model.trains or experiment.plugins or len(run.cluster.links.rates) > 1)
 
 
 def copy_finished(experiment: Experiment, summary: Mapping[str, object]) -> None:
-    """Copy the records of a finished run to its logger, unless it has them already."""
+    """Copy the records of a finished run to its logger if the logger lacks them."""
     run, directory = experiment.run, experiment.directory
     copied = getattr(run.logger, "copied", None)
     if copied is None or (directory / copied).exists():
@@ -129,7 +129,7 @@ def copy_finished(experiment: Experiment, summary: Mapping[str, object]) -> None
 
 
 def verify_memory(run: Run) -> None:
-    """Raise ConfigError if the ranks started here need more memory than is available."""
+    """Raise ConfigError if the ranks on this machine need more memory than is available."""
     here = 1 if run.network.name == "sim" or launched() is not None else run.ranks
     check_memory(run, here, most_bytes())
 
@@ -174,16 +174,16 @@ def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
 
 
 def remove_checkpoints(experiment: Experiment, keeps: bool) -> None:
-    """Remove the checkpoints of a finished run, except the one that an extension continues.
+    """Remove the checkpoints of a finished run, except the one needed to extend it.
 
-    keeps: whether the run keeps this one (`KEEP_LAST`)
+    keeps: whether the run keeps that checkpoint (`KEEP_LAST`)
     """
     checkpoints = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
     keep_only(checkpoints, experiment.checkpoints)
 
 
 def remove_checkpoints_left(experiment: Experiment) -> None:
-    """Remove checkpoints of a finished run that was killed before it removed them itself."""
+    """Remove leftover checkpoints of a finished run that was killed before removing them."""
     folder, config = experiment.checkpoints, read_yaml(experiment.directory / "config.yaml")
     keeps = experiment.run.checkpoint.keep_last or bool(dict(flat(config)).get(KEEP_LAST))
     if folder.exists() and not (keeps and len([*folder.iterdir()]) == 1):
@@ -192,7 +192,7 @@ def remove_checkpoints_left(experiment: Experiment) -> None:
 
 
 def prepare(experiment: Experiment) -> list[Path]:
-    """Prepare the folder of the run and return the files that were created."""
+    """Prepare the folder of the run and return the created files."""
     import yaml
 
     directory = experiment.directory
@@ -223,7 +223,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 
 
 def refuse_other_settings(experiment: Experiment) -> None:
-    """Refuse a folder that holds another run.
+    """Check that the folder does not contain a different run.
 
     Raises ConfigError, with the first difference, if the folder holds a run with other settings.
     """
@@ -266,7 +266,7 @@ def remove(files: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error without secrets; the type is included for errors of other packages."""
+    """Describe an error without secrets, with its type if it comes from another package."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(format_error(error))
 

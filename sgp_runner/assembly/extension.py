@@ -1,7 +1,7 @@
 """Extension of a simulated run: the same settings with a larger ``epochs=``.
 
-The longer run continues from a checkpoint of the shorter one, which is the same as its own
-checkpoint at this step. Its results are therefore byte-identical to a single run of its length.
+The longer run continues from a checkpoint of the shorter one, which is identical to its own
+checkpoint at that step. Its results are therefore byte-identical to those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """Return the settings of the run in the folder if it differs only by fewer ``epochs``.
+    """Return the settings of the run in the folder if it differs only in having fewer ``epochs``.
 
     Raises ConfigError if that run cannot be extended.
     """
@@ -50,7 +50,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
 
 
 def obstacle(experiment: Experiment, there: Settings) -> str | None:
-    """Return the reason why the run with the settings ``there`` cannot be extended, if any."""
+    """Return why the run with the settings ``there`` cannot be extended; None if it can."""
     run = experiment.run
     if run.network.clock != "simulated":
         return "only simulated runs can be"
@@ -65,7 +65,7 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
 
 
 def extend(experiment: Experiment, there: Settings) -> None:
-    """Let ``experiment`` resume from the checkpoints of the shorter run."""
+    """Make ``experiment`` resume from the checkpoints of the shorter run."""
     adopt(experiment.checkpoints, digest_of(there), experiment.digest)
     before, now = there["epochs"], experiment.run.epochs
     logger.info(f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.")

@@ -1,4 +1,4 @@
-"""Opening of a run's recorder, and warnings before training."""
+"""The recorder of a run, and warnings before training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_recorder(
     work: Callable[[], Work],
     start: Position = START,
 ) -> Iterator[Recorder]:
-    """Open the recorder of one process rank, whose file of records continues at ``start``.
+    """Open the recorder of one process rank and continue its file of records at ``start``.
 
     On process rank 0, the logger and the console receive the records; the console shows the
     progress of ``work``.
@@ -55,7 +55,7 @@ def open_recorder(
         logger.info(sentence)
     table = experiment.directory / Csv.copied
     if table.exists() and not isinstance(run.logger, Csv):
-        logger.info(f"{table} is not continued: remove it, and logger=csv makes it again.")
+        logger.info(f"{table} is not continued: remove it, and logger=csv rewrites it.")
     trim(path, start)  # before the mirror counts the lines
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
@@ -68,17 +68,17 @@ def open_recorder(
 
 
 def oversubscribed(run: Run) -> list[str]:
-    """Return a warning if ranks share cores of this machine, which makes measured times longer."""
+    """Return a warning if ranks share cores of this machine, which inflates measured times."""
     ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
     on_cpus = run.network.clock == "wall" and device_of(run.network) == "cpu"
     if not on_cpus or ranks <= cores:
         return []
     share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
-    return [f"{share}: measured times say little about machines of their own."]
+    return [f"{share}: measured times say little about ranks on separate machines."]
 
 
 def outside_validation(run: Run, problem: Problem) -> list[str]:
-    """Return a warning if no times like those of this run were compared with real times."""
+    """Return a warning if simulated times of this kind were never validated on real machines."""
     if run.network.clock == "wall":
         return []
     params, cluster = problem.start(), run.cluster
@@ -88,7 +88,7 @@ def outside_validation(run: Run, problem: Problem) -> list[str]:
 
 
 def killed_unsaved(run: Run) -> list[str]:
-    """Return, for a run under mpirun, a note on which signals save the run.
+    """Return a note on which signals save the run, if it runs under mpirun.
 
     When mpirun of Open MPI 5 receives Ctrl-C or SIGTERM, it sends SIGTERM to the ranks after
     0.25 s and SIGKILL after 0.5 s. No option changes these times.
@@ -103,7 +103,7 @@ def killed_unsaved(run: Run) -> list[str]:
 
 
 def replaced_records(path: Path, resume: str) -> str | None:
-    """Describe the records in ``path`` that a run replaces when it starts from the beginning."""
+    """Describe the records in ``path`` that a run replaces when it starts over."""
     if not path.exists() or not path.stat().st_size:
         return None
     if resume == "never":

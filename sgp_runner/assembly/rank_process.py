@@ -1,6 +1,6 @@
-"""The program of one rank: ``python -m sgp_runner.assembly.rank_process config.yaml [GROUP]``.
+"""Program of one rank: ``python -m sgp_runner.assembly.rank_process config.yaml [GROUP]``.
 
-Options ``--plugin=...`` give the plug-ins of the run. A launcher sets the environment variables.
+Options ``--plugin=...`` specify the plug-ins of the run. A launcher sets the environment variables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Call ``main`` with the arguments of this process, and end the process with its result."""
+    """Call ``main`` with the arguments of this process, and exit with its result."""
     install_in_rank()
     show_messages()
     end_at_once(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""Continuation of a saved run with another number of nodes (``resume=resize``), as a new run.
+"""Continuation of a saved run on a different number of nodes (``resume=resize``), as a new run.
 
-The former run stays as it is. The new run begins at the newest checkpoint of that run, and saves
-and resumes its own checkpoints afterwards. Its stored configuration has the `Origin`, so it has
-another name than a run that has this number of nodes from the start.
+The former run is left unchanged. The new run begins at its newest checkpoint, and saves and resumes
+its own checkpoints afterwards. The stored configuration has the `Origin`, so its name differs from
+that of a run with this number of nodes from the start.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sgp_runner.utils.reading import read_yaml
 
 
 def resize(experiment: Experiment) -> Experiment:
-    """Return the run that continues from a checkpoint of the same run with other ``nodes``.
+    """Return the run that continues from a checkpoint of the same run with different ``nodes``.
 
-    Of several such runs, the one that has read the most samples continues. If there is none, a run
-    with other faults may continue too, since these are of machines that may be gone. Raises
-    ConfigError if there is none, or the run cannot continue so.
+    Of several such runs, the one that has read the most samples continues; if there is none, one
+    that differs in faults too, since faults belong to machines that may be gone. Raises ConfigError
+    if no run can continue.
     """
     run = experiment.run
     if (reason := obstacle(run)) is not None:
@@ -55,7 +55,7 @@ def resize(experiment: Experiment) -> Experiment:
 
 
 def obstacle(run: Run) -> str | None:
-    """Return why a run cannot continue on another number of nodes, if so."""
+    """Return why a run cannot continue on a different number of nodes; None if it can."""
     if run.algo.servers:
         return f"{run.algo.title} has a server"
     if run.algo.asynchronous:
@@ -63,14 +63,14 @@ def obstacle(run: Run) -> str | None:
     if not run.model.trains:
         return "a timing study has no model"
     if run.record:
-        return "a recording (record=true) has the whole run"
+        return "a recording (record=true) must cover the whole run"
     if run.network.clock == "wall" and run.gpus_per_node > 1:
         return "the state of a node is divided among its devices (gpus_per_node)"
     return None
 
 
 def saved_runs(experiment: Experiment, keys: Collection[str]) -> Iterator[Origin]:
-    """Yield the newest checkpoint of each run that differs at most in the settings ``keys``."""
+    """Yield the newest checkpoint of each run that differs in no settings but ``keys``."""
     for folder in sorted(Path(experiment.run.results, "runs").glob("*/checkpoints")):
         try:
             config = read_yaml(folder.parent / "config.yaml")
@@ -86,12 +86,12 @@ def saved_runs(experiment: Experiment, keys: Collection[str]) -> Iterator[Origin
 
 
 def digest_without(keys: Collection[str], settings: Mapping[str, object]) -> str:
-    """Return a hash of all settings but ``keys``."""
+    """Return a hash of all settings except ``keys``."""
     return digest_of({key: settings[key] for key in settings if key not in {*keys, RESIZED}})
 
 
 def read_all_ranks(checkpoint: Found, origin: Origin, device: str) -> State:
-    """Return what rank 0 saved in a checkpoint of a real run, and the ``workers`` of all ranks.
+    """Return rank 0's state in a checkpoint of a real run, and the ``workers`` of all ranks.
 
     Raises UnusableCheckpoint for a damaged file.
     """
@@ -108,7 +108,7 @@ def continued(workers: Sequence[State], run: Run, problem: Problem) -> tuple[Sta
     workers: states of the former workers at the start of one step
     problem: divided among the nodes of ``run``
 
-    Raises ConfigError if the method has no rule for its state.
+    Raises ConfigError if the algorithm defines no rule for its state.
     """
     nodes = len(workers)
     try:

@@ -1,7 +1,8 @@
 """Session: one run from its experiment to its summary, on simulated or real machines.
 
 A `Session` builds the machines and workers of a `Backend`, restores a checkpoint, runs the
-algorithm to its end and concludes. After each loss of ranks it continues with a smaller membership.
+algorithm to its end and evaluates the results. After each loss of ranks, it continues with a
+smaller membership.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sgp_runner.utils.units import quoted
 
 
 class CheckpointSaver(Protocol):
-    """Writes checkpoints while the algorithm runs."""
+    """Writer of checkpoints while the algorithm runs."""
 
     @property
     def trigger(self) -> Trigger: ...
@@ -43,7 +44,7 @@ class Backend(Protocol):
     `Session.run` defines the order in which the methods are called.
 
     problem: problem of this process
-    original_rank: original rank that this process records; None: it records nothing
+    original_rank: original rank that this process records; None if it records nothing
     """
 
     @property
@@ -54,7 +55,7 @@ class Backend(Protocol):
     def throughput(self) -> Throughput | None: ...
 
     def open(self) -> Found | None:
-        """Return the newest checkpoint that was not refused; all processes return the same one."""
+        """Return the newest checkpoint not refused so far; all processes return the same one."""
 
     def refuse(self, error: UnusableCheckpoint) -> None:
         """Report that a checkpoint is not used; the next `open` returns an earlier checkpoint."""
@@ -62,7 +63,7 @@ class Backend(Protocol):
     def build(
         self, membership: Membership, checkpoint: Found | None, listener: StepListener
     ) -> Position | None:
-        """Make machines and workers; return the position in the records at which the run continues.
+        """Build machines and workers; return where in the records the run continues.
 
         Returns None if this process has no worker and its work is done. If the checkpoint does not
         fit on one process, all processes raise UnusableCheckpoint.
@@ -78,19 +79,19 @@ class Backend(Protocol):
         """Run the algorithm to its end. Raises one of `LOSSES` if ranks are lost."""
 
     def shrink(self, loss: Exception) -> tuple[Membership, float]:
-        """Make machines and workers for the remaining ranks.
+        """Build machines and workers for the remaining ranks.
 
         Returns their membership and the epoch from which they continue.
         """
 
     def work(self) -> Work:
-        """Return how much of the run is done; called from another thread."""
+        """Return the progress of the run; called from another thread."""
 
     def now(self) -> float:
         """Return seconds since the start of the run."""
 
     def settle(self) -> None:
-        """Wait until devices have finished training computations, before something is recorded."""
+        """Wait until devices have finished training computations, before anything is recorded."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
         """Evaluate the final models; return the results on the process that writes the summary.
@@ -100,14 +101,14 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Return whether the run has its results, so that it does not need ranks lost later."""
+        """Return whether the run has its results, so that a later loss of ranks does no harm."""
 
 
 class Session:
     """A run on one backend; it also listens to the steps of all workers in this process.
 
-    exit_stack: closed once the summary is on disk. Until then, a signal that arrives after training
-        is deferred: the last evaluation costs less time than a repeated training.
+    exit_stack: closed after the summary has been written. Until then, a signal that arrives after
+        training is deferred: the last evaluation takes less time than repeating the training.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, exit_stack: ExitStack) -> None:
@@ -144,7 +145,7 @@ class Session:
         return summary
 
     def build(self) -> tuple[Found | None, Membership, Position | None]:
-        """Build the backend at the newest checkpoint that fits the run."""
+        """Build the backend from the newest checkpoint that fits the run."""
         from sgp_runner.assembly.dry_run import verify_calls  # imports torch, which takes seconds
 
         run, backend = self.experiment.run, self.backend
@@ -169,7 +170,7 @@ class Session:
         return open_recorder(self.experiment, rank, backend.problem, backend.work, start)
 
     def train(self) -> dict[str, object] | None:
-        """Run the algorithm to its end, also after losses of ranks, and return the summary."""
+        """Run the algorithm to its end, even if ranks are lost, and return the summary."""
         run, loss = self.experiment.run, None
         if not (run.record or run.algo.is_probe):  # these cannot be saved
             self.exit_stack.enter_context(stop_signals(self.ask))
@@ -196,7 +197,7 @@ class Session:
         return {**self.experiment.facts, **results, **self.observer.lost}
 
     def warn_of_lost_state(self) -> None:
-        """Repeat on rank 0 that the checkpoint lacks state of the algorithm."""
+        """Warn again, on rank 0, that the checkpoint lacks state of the algorithm."""
         observer, rank = self.observer, self.backend.original_rank
         if observer is not None and rank == 0 and observer.lost_state:
             logger.warning(

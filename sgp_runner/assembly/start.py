@@ -1,4 +1,4 @@
-"""Start of a run on the backend of its network."""
+"""Starting a run on the backend of its network."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def execute(
 ) -> dict[str, object] | None:
     """Train and record the run; return the summary, or None on the other ranks of a real run.
 
-    exit_stack: to be closed once the summary is on the disk; None if the caller writes no summary
-    fork: whether to fork the ranks that are started here
+    exit_stack: closed after the summary has been written; None if the caller writes no summary
+    fork: whether to fork the ranks started here
     """
     if exit_stack is None:
         with ExitStack() as exit_stack:
@@ -50,7 +50,7 @@ def run_rank(
 ) -> dict[str, object] | None:
     """Run this process's rank; return the summary on process rank 0, None on the others.
 
-    exit_stack: to be closed once the summary is on the disk
+    exit_stack: closed after the summary has been written
 
     An error of this rank stops every other rank.
     """
@@ -61,7 +61,7 @@ def run_rank(
 
 
 def check_launch(run: Run) -> Launched | None:
-    """Return this process's launcher and rank, if any; PyTorch is not needed.
+    """Return this process's launcher and rank, if any, without importing PyTorch.
 
     Raises ConfigError, on every rank, if the run cannot start here, for example if the launcher has
     started the wrong number of ranks.

@@ -33,9 +33,9 @@ class Images(TensorSplit):
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """Shift and mirror ``images`` [B, C, H, W] at random, each by its own seed (int64 [B]).
+    """Shift and mirror each image in ``images`` [B, C, H, W] at random by its seed (int64 [B]).
 
-    Pixels that a shift uncovers are black.
+    Pixels uncovered by a shift are black.
     """
     import torch
     from torch.nn.functional import pad
@@ -69,7 +69,7 @@ def image_data(
     augment: bool,
     holdout: float,
 ) -> Dataset:
-    """Return the data set of two splits, of which the first is augmented, for `held_out`."""
+    """Return a data set of two splits for `held_out`; the training split is augmented."""
     dataset = Dataset(
         name=name,
         task=Classification(label_smoothing),

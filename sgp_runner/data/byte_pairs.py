@@ -1,6 +1,6 @@
-"""Pieces of words, learned from a text by byte-pair encoding (Sennrich et al. 2016).
+"""Subword pieces, learned from a text by byte-pair encoding (Sennrich et al. 2016).
 
-The 256 bytes are pieces too, so that every text can be written. A text is a string in which each
+The 256 bytes are pieces too, so every text can be encoded. Texts are strings in which each
 character stands for one byte (``latin-1``).
 """
 
@@ -23,24 +23,24 @@ WORD = re.compile(r" ?[^\W\d_]+| ?\d| ?[^\w\s]+|_|\s")
 
 
 def words_of(text: str, encoding: str) -> list[str]:
-    """Divide ``text`` into words, of which each character stands for one byte."""
+    """Split ``text`` into words in which each character stands for one byte."""
     words: list[str] = WORD.findall(text)
     return words if encoding == "latin-1" else [w.encode(encoding).decode("latin-1") for w in words]
 
 
 @dataclass(frozen=True)
 class BytePairs:
-    """A vocabulary of pieces: the bytes, then the merges in the order in which they are made."""
+    """A vocabulary of pieces: the bytes, then the merges in the order learned."""
 
     vocabulary: tuple[str, ...]
     known: dict[str, list[int]] = field(default_factory=dict)  #: the pieces of words, as numbers
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of the pieces of ``words``."""
+        """Return the ids of the pieces of ``words``."""
         return list(chain.from_iterable(self.known.get(w) or self.divide(w) for w in words))
 
     def divide(self, word: str) -> list[int]:
-        """Merge, again and again, the neighbours whose piece was learned first."""
+        """Split ``word`` into pieces by applying the merges, earliest learned first."""
         parts = list(word)
         while joined := [a + b for a, b in pairwise(parts) if a + b in self.ranks]:
             parts = merged(parts, min(joined, key=self.ranks.__getitem__))
@@ -53,7 +53,7 @@ class BytePairs:
 
 
 def merged(parts: list[str], piece: str) -> list[str]:
-    """Return ``parts`` with neighbours that make ``piece`` joined, from left to right."""
+    """Join neighbouring ``parts`` that form ``piece``, from left to right."""
     out: list[str] = []
     for part in parts:
         if out and out[-1] + part == piece and out[-1] != piece:
@@ -66,7 +66,7 @@ def merged(parts: list[str], piece: str) -> list[str]:
 def learn(words: Iterable[str], size: int) -> BytePairs:
     """Learn a vocabulary of ``size`` pieces, or fewer if no pair of pieces occurs twice.
 
-    Each merge joins the pair that is most frequent (ties: the first in the alphabet).
+    Each merge joins the most frequent pair (ties: the first in alphabetical order).
     """
     texts = Counter(words)
     spelled = {word: list(word) for word in texts}

@@ -86,7 +86,7 @@ class Cifar(HeldOut):
         root = Path(self.root)
         if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
-            return ConfigError("data.root", f"it is the folder above {root.name}; use {fix}.")
+            return ConfigError("data.root", f"must be the folder above {root.name}; use {fix}.")
         folder = root / kind.base_folder
         clear = f"rm -r {quote(str(folder))} && " if folder.exists() else ""
         by_hand = (
@@ -100,7 +100,7 @@ class Cifar(HeldOut):
 
 
 def kind_of(name: str) -> Any:
-    """Return torchvision's class for the data set ``name``."""
+    """Return the torchvision class for the data set ``name``."""
     from sgp_runner.utils.torchvision_import import import_torchvision
 
     import_torchvision("data")
@@ -108,7 +108,7 @@ def kind_of(name: str) -> Any:
 
 
 def url_of(name: str) -> str:
-    """Return the published address of the archive of the data set ``name``."""
+    """Return the published URL of the archive of the data set ``name``."""
     archive = name.replace("cifar", "cifar-")
     return f"https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz"
 
@@ -116,7 +116,7 @@ def url_of(name: str) -> str:
 def defect(root: Path, kind: Any) -> str | None:
     """Describe the first missing or damaged file of a data set; None if all are intact.
 
-    kind: torchvision's class, which has the published checksums
+    kind: torchvision class, which has the published checksums
     """
     folder = root / kind.base_folder
     if not folder.is_dir():

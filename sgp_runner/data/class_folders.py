@@ -30,8 +30,8 @@ class ImageFolders(Classified):
 
     image_size: height and width of the model's input in pixels
     workers: number of decoding processes for each process of the run; null = its share of the
-        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
-        images itself; results do not depend on this number
+        machine's cores minus one, at least 4 and at most 16; 0 = images are decoded in the process
+        of the run; results do not depend on this number
     """
 
     image_size: int
@@ -46,13 +46,13 @@ class ImageFolders(Classified):
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of the folders in ``folder``, in order, without hidden ones."""
+    """Return the sorted names of the folders in ``folder``, except hidden ones."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path.name for path in paths if path.is_dir() and not is_hidden(path.name))
 
 
 def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty: bool) -> Labelled:
-    """Return the images in ``folder``, and for each the position of its class in ``classes``.
+    """Return the images in ``folder`` and the index of each image's class in ``classes``.
 
     Hidden files, and files in hidden folders, are left out.
 
@@ -86,7 +86,7 @@ def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty:
 
 
 def dataset_of_images(data: ImageFolders, train: Labelled, valid: Labelled) -> Dataset:
-    """Return a data set of images as bytes [3, image_size, image_size]."""
+    """Return a data set of byte images [3, image_size, image_size]."""
     from sgp_runner.data.images import Decoders, ImageFiles
 
     (files, labels), (valid_files, valid_labels) = train, valid

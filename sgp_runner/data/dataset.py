@@ -21,7 +21,7 @@ Batch: TypeAlias = "tuple[tuple[Tensor, ...], Tensor]"
 class Split(Protocol):
     """A fixed, indexable set of samples.
 
-    By default there is nothing to prepare or to close, as for a split in memory.
+    The default methods suit a split in memory, which has nothing to prepare or close.
     """
 
     #: int64 [N], for the Dirichlet partition; None where samples have no class.
@@ -29,21 +29,21 @@ class Split(Protocol):
 
     @property
     def ahead(self) -> int:
-        """Number of batches to ``prepare`` ahead; 0 if preparing has no benefit."""
+        """Number of batches to ``prepare`` ahead; 0 if there is no benefit."""
         return 0
 
     @property
     def draws_from_torch(self) -> bool:
         """Whether ``batch`` draws from torch's global generators.
 
-        No other thread may then load a batch while the model trains, which draws from them too.
+        If so, no other thread may load a batch during training, which also draws from them.
         """
         return False
 
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start to prepare a batch that a later call of ``batch`` will return."""
+        """Start preparing a batch that a later call of ``batch`` will return."""
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -57,16 +57,16 @@ class Split(Protocol):
         return None
 
     def state_dict(self) -> dict[Any, Any]:
-        """Return for a checkpoint what helps a resumed run to find its samples faster."""
+        """Return state for a checkpoint, with which a resumed run finds its samples faster."""
         return {}
 
     def load_state_dict(self, state: Mapping[Any, Any]) -> None:
-        """Restore a `state_dict`; samples are the same without it."""
+        """Restore a `state_dict`, which affects speed but not the samples."""
         return None
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
-    """Yield the samples of each part in turn, while the next parts are prepared."""
+    """Yield the samples of each part in turn, preparing the next parts in the background."""
     waiting: deque[Tensor] = deque()
     for part in parts:
         split.prepare(part)
@@ -111,14 +111,14 @@ class LearningTask(Protocol):
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         """Return metrics over the whole split.
 
-        The caller has put ``module`` in eval mode and turned gradients off. "loss" is always
+        The caller has put ``module`` in eval mode and disabled gradients. "loss" is always
         present; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
         """
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Mean and standard deviation of each channel, where 0 is black and 1 is white."""
+    """Mean and standard deviation of each channel, for pixels from 0 (black) to 1 (white)."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -161,7 +161,7 @@ class DataConfig(Protocol):
 
 
 def check_shares(group: str, settings: object, **examples: float) -> None:
-    """Raise ConfigError unless the settings named in ``examples`` are in [0, 1).
+    """Raise ConfigError unless all settings listed in ``examples`` are in [0, 1).
 
     examples: a valid value for each name
     """
@@ -173,9 +173,9 @@ def check_shares(group: str, settings: object, **examples: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """Return ``dataset`` with the last ``share`` of the training set as the validation set.
+    """Return ``dataset`` with the last ``share`` of its training set as validation set.
 
-    Use it to choose settings without looking at the real validation set. A share of 0 changes
+    This is for choosing settings without looking at the real validation set. A share of 0 changes
     nothing. Raises ConfigError if no samples are left to train or validate on.
     """
     if share == 0:

@@ -38,16 +38,16 @@ def leave_with_parent() -> None:
 
 
 def as_rgb(image: Image.Image, file: str) -> Image.Image:
-    """Return ``image`` in 8 bits for each colour; 16 bits for grey are scaled.
+    """Return ``image`` with 8 bits per channel; 16-bit grey is scaled.
 
-    Raises DataError for pixels whose white is not defined: floats, and integers of 32 bits.
+    Raises DataError for floats and 32-bit integers, whose white level is undefined.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         grey = numpy.rint(numpy.asarray(image) / 257)  # 65535 / 255
         image = Image.fromarray(grey.astype(numpy.uint8))
     if image.mode in ("F", "I"):
         kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
-        raise DataError(f"{file} has {kind}, whose white is not defined: convert it to 8 bits.")
+        raise DataError(f"{file} has {kind}, whose white level is undefined: convert it to 8 bits.")
     return image.convert("RGB")
 
 

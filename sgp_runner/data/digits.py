@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits, without a download."""
+"""scikit-learn's digits: 1,797 real 8x8 images of handwritten digits that need no download."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Digits(HeldOut):
 def table() -> np.ndarray:
     """Return one row for each image: the 64 pixels and the digit.
 
-    The rows are read from scikit-learn's files, because importing it takes seconds, and once for
-    all runs of a process.
+    Rows are read once per process, directly from scikit-learn's files, because importing it takes
+    seconds.
     """
     import numpy as np
 

@@ -35,7 +35,7 @@ VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # files of a t
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of texts, each with an end-of-text token; ``tokenizer`` is of transformers."""
+    """Encoder that adds an end-of-text token to each text; ``tokenizer`` is from transformers."""
 
     tokenizer: Any
 
@@ -52,7 +52,7 @@ class Encoder:
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
+        """The number of distinct tokens."""
         return len(self.tokenizer)
 
 
@@ -61,7 +61,7 @@ def load_encoder(path: str) -> Encoder:
     transformers = import_hub("transformers", "data")
     if is_folder(path) and not any(map(any, map(Path(path).glob, VOCABULARIES))):
         raise ConfigError(
-            "data.tokenizer", f"'{path}' has no tokenizer: name one, data.tokenizer=gpt2."
+            "data.tokenizer", f"'{path}' has no tokenizer: choose one, data.tokenizer=gpt2."
         )
     with loading("data.tokenizer", path, "tokenizer"):
         make = transformers.AutoTokenizer.from_pretrained
@@ -69,7 +69,7 @@ def load_encoder(path: str) -> Encoder:
 
 
 def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any]:
-    """Return the splits of a data set by name; a saved data set without splits is ``train``."""
+    """Return the splits of a data set by name; one saved without splits is ``train``."""
     datasets = import_hub("datasets", "data")
     with loading("data.path", path, "data set"):
         if not any((Path(path) / name).is_file() for name in SAVED):
@@ -100,7 +100,7 @@ def rows_of(path: str, splits: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def part_of(rows: Any, worker: int, workers: int) -> Any:
-    """Return the rows of one of several workers: whole files if their number can be divided."""
+    """Return the rows of one worker: whole files if their number is a multiple of ``workers``."""
     distributed = importlib.import_module("datasets.distributed")
     return distributed.split_dataset_by_node(rows, worker, workers)
 
@@ -109,15 +109,15 @@ def texts_of(path: str, rows: Any, key: str, share: float, held_out: bool = Fals
     """Yield the texts of ``rows`` of ``path`` in order; empty and missing ones are left out.
 
     share: share of the documents that are held out, by a hash of their text
-    held_out: whether to yield these, or all others
+    held_out: whether to yield the held-out documents instead of the others
 
-    Raises ConfigError for a row with another value than a text.
+    Raises ConfigError for a row whose value is not text.
     """
     most = share * 2**32
     for part in rows.iter(batch_size=ROWS):
         for text in part[key]:
             if not isinstance(text, str | None):
-                what = f"a row of {path} has {str(text)[:40]} as '{key}', which is no text."
+                what = f"a row of {path} has {str(text)[:40]} as '{key}', which is not text."
                 raise ConfigError("data.text_key", what)
             if text and (zlib.crc32(text.encode("utf-8", "replace")) < most) == held_out:
                 yield text
@@ -126,7 +126,7 @@ def texts_of(path: str, rows: Any, key: str, share: float, held_out: bool = Fals
 def packed(
     encode: Encoder, texts: Iterator[str], block: int, most_blocks: int | None = None
 ) -> BlockSplit:
-    """Return the blocks of ``texts``, up to the first ``most_blocks``."""
+    """Return the blocks of ``texts``, at most ``most_blocks``."""
     most = None if most_blocks is None else most_blocks * block + 1
     parts, count = [np.empty(0, np.uint32)], 0
     while (most is None or count < most) and (some := list(islice(texts, TOKENIZED))):
@@ -136,12 +136,12 @@ def packed(
 
 
 class StreamSplit(Split):
-    """Blocks that are read in order, by each node from its own part of the documents.
+    """Blocks that each node reads in order from its own part of the documents.
 
-    part: returns the documents of a worker, from the first on, by worker and number of workers
-    buffer: documents of a window
+    part: maps worker and number of workers to an iterator over the worker's documents
+    buffer: documents per window
     size: samples per epoch
-    seed: seed of the run, which the partition sets
+    seed: seed of the run, set by the partition
     """
 
     labels = None
@@ -172,7 +172,7 @@ class StreamSplit(Split):
         return (torch.cat([inputs for (inputs,), _ in rows]),), torch.cat([t for _, t in rows])
 
     def sample(self, index: int) -> Batch:
-        """Return a batch of the single sample ``index`` of a `StreamSampler`."""
+        """Return a batch with the single sample ``index`` of a `StreamSampler`."""
         workers, worker = (index >> shift & 2**WORKER_BITS - 1 for shift in (WORKER_BITS, 0))
         return self.stream(worker, workers + 1).sample(index >> 2 * WORKER_BITS)
 
@@ -192,12 +192,12 @@ class StreamSplit(Split):
 
 
 class Stream:
-    """The blocks of one worker, which passes over its documents again and again.
+    """The blocks of one worker, which reads its documents repeatedly.
 
-    A window of documents is shuffled and tokenized at a time. Which blocks it has depends only on
-    the seed, the worker, the pass and the window.
+    Documents are shuffled and tokenized one window at a time. A window's blocks depend only on the
+    seed, the worker, the pass and the window.
 
-    ends: blocks of the known windows up to and including each
+    ends: cumulative number of blocks at the end of each known window
     whole: whether ``ends`` covers a pass
     """
 
@@ -210,14 +210,14 @@ class Stream:
         self.texts: Iterator[str] = iter(())
 
     def sample(self, number: int) -> Batch:
-        """Return block ``number`` as a batch of one. Raises DataError if a pass has no block."""
+        """Return block ``number`` as a batch of one. Raises DataError if a pass has no blocks."""
         while not self.whole and (not self.ends or number >= self.ends[-1]):
             self.read(0, len(self.ends))
         if not self.ends[-1]:
             raise DataError(
-                f"node {self.worker} of {self.workers} has less than {self.split.block + 1} tokens "
-                "of text in any window: use a smaller data.block, a larger data.buffer, or fewer "
-                "nodes."
+                f"node {self.worker} of {self.workers} has fewer than {self.split.block + 1} "
+                "tokens of text in any window: use a smaller data.block, a larger data.buffer, or "
+                "fewer nodes."
             )
         again, number = divmod(number, self.ends[-1]) if self.whole else (0, number)
         window = bisect_right(self.ends, number)
@@ -226,7 +226,7 @@ class Stream:
         return self.blocks.batch(torch.tensor([number - first]))
 
     def read(self, again: int, window: int) -> None:
-        """Make a window of a pass the present one, unless it is already."""
+        """Load a window of a pass, unless it is the current one."""
         if self.present == (again, window):
             return
         split = self.split
@@ -244,7 +244,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Streamed(Partition):
-    """Every worker reads its own part of a stream, from the first block on."""
+    """Partition in which every worker reads its own part of a stream from the beginning."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> StreamSampler:
         assert isinstance(split, StreamSplit)
@@ -254,7 +254,7 @@ class Streamed(Partition):
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """The sampler of `Streamed`; an index encodes block number, number of workers, and worker."""
+    """Sampler of `Streamed`; an index encodes block number, number of workers, and worker."""
 
     workers: int
     batch_size: int

@@ -31,9 +31,9 @@ class Folder(ImageFolders):
     Training uses random crops and flips; evaluation uses the centre crop. Hidden files and folders
     are left out, and 16-bit grey images are scaled to 8 bits.
 
-    path: folder of the classes, or of train/ and val/ (also called valid/ or test/)
-    valid_share: share of the images of each class, drawn at random, that is used for validation; no
-        effect if there is a train/
+    path: folder that contains the classes, or train/ and val/ (or valid/ or test/)
+    valid_share: share of the images of each class, drawn at random, that is used for validation;
+        ignored if there is a train/
     """
 
     path: str = ""
@@ -47,7 +47,7 @@ class Folder(ImageFolders):
         super().__post_init__()
         check_shares("data", self, valid_share=0.1)
         if not self.path:
-            raise ConfigError("data.path", "name a folder with a folder of images for each class.")
+            raise ConfigError("data.path", "set it to a folder with one subfolder per class.")
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect."""
@@ -71,10 +71,10 @@ class Folder(ImageFolders):
     def classes(self, folder: Path) -> list[str]:
         if names := classes_in(folder):
             return names
-        raise ConfigError("data.path", f"{folder} has no folder of images for each class.")
+        raise ConfigError("data.path", f"{folder} has no subfolder of images per class.")
 
     def divided(self, root: Path) -> tuple[Labelled, Labelled]:
-        """Return the training and validation images of a folder, always divided in the same way."""
+        """Return the training and validation images of a folder, divided deterministically."""
         import torch
 
         classes = self.classes(root)
@@ -87,7 +87,7 @@ class Folder(ImageFolders):
         if not held.any() or bool(held.all()):
             raise ConfigError(
                 "data.valid_share",
-                f"{self.valid_share} of {len(held)} images leaves none to train on or to validate.",
+                f"{self.valid_share} of {len(held)} images leaves none for training or validation.",
             )
         train, valid = ~held, held
         return (selected(files, train), labels[train]), (selected(files, valid), labels[valid])

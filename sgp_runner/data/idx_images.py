@@ -93,9 +93,9 @@ class IdxImages(HeldOut):
     """Fashion-MNIST (ten kinds of clothes) or MNIST (handwritten digits).
 
     root: folder that contains fashion_mnist/ or mnist/; not part of a run's name
-    path: file or folder with the four files, unpacked or .gz, or with a package that has them;
-        null: root, or the folder where the package is installed; not part of a run's name
-    sha256: checksum of the four files; null: of the published ones
+    path: file or folder with the four files, plain or .gz, or with a package of them; null: root,
+        or the folder where the package is installed; not part of a run's name
+    sha256: checksum of the four files; null: that of the published files
     augment: train on random crops and flips; digits should not be flipped
     """
 
@@ -112,12 +112,12 @@ class IdxImages(HeldOut):
 
     @property
     def source(self) -> str:
-        """The key of the paper in the references."""
+        """The paper's key in the references."""
         return {"fashion_mnist": "xiao2017", "mnist": "lecun1998"}[self.name]
 
     @property
     def train_size(self) -> int | None:
-        """60,000; None for other files than the published ones."""
+        """60,000; None for files other than the published ones."""
         return 60_000 if self.sha256 == SOURCES[self.name].sha256 else None
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -138,12 +138,12 @@ class IdxImages(HeldOut):
 
 @lru_cache(maxsize=2)  # for all runs of a process
 def splits(name: str, root: str, path: str | None, sha256: str | None) -> tuple[Images, Images]:
-    """Return the images that train and those that validate."""
+    """Return the training and validation images."""
     files = SOURCES[name].read(root, path, sha256)
     arrays = [array(part, files[f"{part}-ubyte"]) for part in PARTS]
     for images, labels, part in zip(arrays[::2], arrays[1::2], PARTS[1::2], strict=True):
         if len(images) != len(labels) or int(labels.max()) >= CLASSES:
-            raise ConfigError("data.path", f"{part}-ubyte of {name} does not fit its images.")
+            raise ConfigError("data.path", f"{part}-ubyte of {name} does not match its images.")
     train, valid = (
         labelled(images.unsqueeze(1), labels.long())
         for images, labels in zip(arrays[::2], arrays[1::2], strict=True)
@@ -152,9 +152,9 @@ def splits(name: str, root: str, path: str | None, sha256: str | None) -> tuple[
 
 
 def array(name: str, data: bytes) -> Tensor:
-    """Return the numbers of an idx file, uint8. Raises ConfigError if it is damaged.
+    """Return the array in an idx file, uint8. Raises ConfigError if the file is damaged.
 
-    Its first bytes are two zeros, 8 for bytes, and the number of dimensions, whose sizes follow.
+    The file begins with two zeros, 8 for bytes, the number of dimensions, and their sizes.
     """
     import torch
 
@@ -162,5 +162,5 @@ def array(name: str, data: bytes) -> Tensor:
     start = 4 + 4 * dimensions
     sizes = [int.from_bytes(data[i : i + 4]) for i in range(4, start, 4)]
     if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) != start + prod(sizes):
-        raise ConfigError("data.path", f"{name}-ubyte is cut off or damaged: get it again.")
+        raise ConfigError("data.path", f"{name}-ubyte is truncated or damaged: download it again.")
     return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start).view(sizes)

@@ -50,7 +50,7 @@ class ImageNet(ImageFolders):
         return dataset_of_images(self, train, valid)
 
     def classes(self, part: str) -> list[str]:
-        """Return the names of the class folders, in order."""
+        """Return the sorted names of the class folders."""
         names = classes_in(Path(self.root) / part)
         if not names:
             raise ConfigError(

@@ -1,6 +1,6 @@
-"""Image files that other processes decode ahead of time.
+"""Image files, decoded ahead of time by other processes.
 
-The images of a batch are a function of worker and step. Therefore the next batches are known, and a
+The images of a batch are a function of worker and step, so the next batches are known, and a
 resumed run needs no saved state. The random numbers of an image depend only on a seed and the
 image's index, so results do not depend on the number of decoding processes.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Decoders:
-    """A pool of ``count`` decoding processes, which start on first use.
+    """A pool of ``count`` decoding processes, started on first use.
 
     If the count is 0, the caller decodes in its own process.
     """
@@ -52,11 +52,11 @@ class Decoders:
             raise self.died() from None
 
     def died(self) -> DataError:
-        """Kill the other processes, which ignore the pool's request to end, and return an error."""
+        """Kill the other processes, which ignore the pool's shutdown, and return an error."""
         for process in multiprocessing.active_children():
             process.kill()
         return DataError(
-            "a process that decodes images has died, perhaps for want of memory; "
+            "a decoding process has died, perhaps for lack of memory; "
             "try fewer of them (data.workers)."
         )
 
@@ -69,7 +69,7 @@ class Decoders:
 def start_processes(count: int) -> ProcessPoolExecutor:
     """Start decoders from a fresh process that has imported their modules.
 
-    Decoders therefore inherit no threads, locks or signal handlers from this process.
+    The decoders therefore inherit no threads, locks or signal handlers.
     """
     from sgp_runner.data.decoding import start_process
 
@@ -82,7 +82,7 @@ def start_processes(count: int) -> ProcessPoolExecutor:
 class ImageFiles(Split):
     """Labelled images in files.
 
-    augment: whether to crop and mirror at random instead of cropping the centre
+    augment: whether to crop and mirror images at random instead of cropping the centre
     """
 
     files: Sequence[str]
@@ -105,7 +105,7 @@ class ImageFiles(Split):
         return len(self.files)
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start decoding a batch on all decoders, so that batches finish in the order of calls."""
+        """Start decoding a batch on all decoders; batches finish in the order of calls."""
         from sgp_runner.data.decoding import decode
 
         key = (seed, indices.numpy().tobytes())

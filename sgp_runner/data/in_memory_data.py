@@ -1,4 +1,4 @@
-"""Training and validation sets in the memory of a Python program."""
+"""Training and validation sets held in memory by a Python program."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ DATASETS: dict[tuple[str, str | None], Dataset] = {}
 
 @dataclass(frozen=True)
 class InMemoryData(Partitioned):
-    """A training and a validation set of a Python program.
+    """A training and a validation set held in memory by a Python program.
 
-    task: classification (each target is one whole number) or regression
+    task: classification (each target is an integer) or regression
     train_size: number of training samples
     sha256: SHA-256 of all samples
     loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
@@ -93,7 +93,7 @@ class ReadSplit(Split):
     Random transforms draw from torch's global generator, which is seeded for each batch.
 
     dtype: type of floating-point inputs and targets
-    column: whether each target is a number, which is converted to a vector of length 1
+    column: whether each target is a scalar, which is converted to a vector of length 1
     """
 
     samples: Any
@@ -144,12 +144,13 @@ class Rows:
             return torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                "data", f"'{key}' of {self.which} is a {type(value).__name__}, which is no tensor."
+                "data",
+                f"'{key}' of {self.which} is a {type(value).__name__}, which is not a tensor.",
             ) from error
 
 
 def keys_of(row: Mapping[str, Any], keys: Sequence[str] | None, which: str) -> Sequence[str]:
-    """Return ``keys``, or by default the other key of a row and the key of its target."""
+    """Return ``keys``, or by default the input key and the target key of a row."""
     target = [key for key in row if key in TARGETS]
     if keys is None and len(target) == 1 and len(row) == 2:
         return [*(key for key in row if key not in target), *target]
@@ -185,8 +186,8 @@ def convert(
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ConfigError(
             "data",
-            f"{type(pair).__name__} is no data: give the name of a data set, or a pair "
-            f"(train, valid), of which each is {FORMS}.",
+            f"{type(pair).__name__} is not data: give the name of a data set or a pair "
+            f"(train, valid), each of which is {FORMS}.",
         )
     train, valid = (
         split_of(data, which, keys) for data, which in zip(pair, ("train", "valid"), strict=True)
@@ -196,8 +197,8 @@ def convert(
     if not classes and not targets.is_floating_point() and loss is None:
         raise ConfigError(
             "loss",
-            f"targets of shape {list(targets.shape[1:])} of whole numbers need a loss of your "
-            "own: give loss=, a function of outputs and targets that returns their mean loss.",
+            f"integer targets of shape {list(targets.shape[1:])} need a custom loss: "
+            "pass loss=, a function of outputs and targets that returns their mean loss.",
         )
     num_classes = 0
     if classes:
@@ -234,7 +235,7 @@ def task_of(loss: Loss | None, classes: bool) -> LearningTask:
     if loss is None:
         return Classification() if classes else Regression()
     if not callable(loss):
-        raise ConfigError("loss", f"{loss!r} is no function of outputs and targets.")
+        raise ConfigError("loss", f"{loss!r} is not a function of outputs and targets.")
     name, metric = ("classification", "accuracy") if classes else ("regression", "loss")
     return OwnLoss(loss, name, metric)
 
@@ -280,15 +281,15 @@ def tensor_of(part: Any, which: str) -> Tensor:
         tensor = torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            "data", f"{which} has a {type(part).__name__}, which is no tensor ({error})."
+            "data", f"{which} has a {type(part).__name__}, which is not a tensor ({error})."
         ) from error
     if tensor.dim() == 0:
-        raise ConfigError("data", f"{which} has a single number where a tensor belongs.")
+        raise ConfigError("data", f"{which} has a single number instead of a tensor.")
     return tensor.detach().cpu().clone()
 
 
 def whole(targets: Tensor) -> Tensor:
-    """Return ``targets``; whole numbers are converted to int64."""
+    """Return ``targets``, with integers converted to int64."""
     return targets if targets.is_floating_point() else targets.long()
 
 
@@ -320,7 +321,7 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def hashed(**splits: Split) -> str:
     """Return the SHA-256 of all samples, read with seed 0.
 
-    Raises ConfigError if one is not finite.
+    Raises ConfigError if a sample is not finite.
     """
     total = hashlib.sha256()
     for which, split in splits.items():

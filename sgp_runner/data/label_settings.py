@@ -1,4 +1,4 @@
-"""Settings that data sets of samples with labels share."""
+"""Settings shared by data sets with labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Partitioned:
 
 @dataclass(frozen=True, kw_only=True)
 class Classified(Partitioned):
-    """Samples of which a model predicts the class.
+    """Samples whose class a model predicts.
 
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -45,7 +45,7 @@ class Classified(Partitioned):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Classified):
-    """Classified samples, of which settings can be chosen without the validation set.
+    """Classified samples with a hold-out set for choosing settings without the validation set.
 
     holdout: share of the training set that replaces the validation set while settings are chosen;
         0 = the validation set

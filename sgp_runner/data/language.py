@@ -61,7 +61,7 @@ class Language:
         }
 
     def first(self, symbol: Symbol) -> set[int]:
-        """Return the bytes with which ``symbol`` may begin."""
+        """Return the bytes that ``symbol`` may begin with."""
         if isinstance(symbol, bytes):
             return {symbol[0]}
         return {byte for alternative in self.rules[symbol] for byte in self.first(alternative[0])}
@@ -81,7 +81,7 @@ class Language:
 
     @cached_property
     def draws(self) -> dict[str, tuple[list[float], list[tuple[Symbol, ...]]]]:
-        """Rule -> its cumulative probabilities without the last, which is 1, and its alternatives.
+        """Rule -> its cumulative probabilities, except the final 1, and its alternatives.
 
         The symbols of an alternative are reversed."""
         return {

@@ -73,7 +73,7 @@ _DE_ORDINAL = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
 
 def english(n: int) -> str:
-    """Return ``n`` in words: "one hundred twenty-three thousand four hundred fifty-six"."""
+    """Return ``n`` in English: "one hundred twenty-three thousand four hundred fifty-six"."""
     if n >= 1000:
         return _join(english(n // 1000) + " thousand", n % 1000)
     if n >= 100:
@@ -84,7 +84,7 @@ def english(n: int) -> str:
 
 
 def english_ordinal(n: int) -> str:
-    """Return the ordinal of ``n`` >= 1: "twenty-third"."""
+    """Return the English ordinal of ``n`` >= 1: "twenty-third"."""
     words = english(n)
     cut = max(words.rfind(" "), words.rfind("-")) + 1
     last = words[cut:]
@@ -94,7 +94,7 @@ def english_ordinal(n: int) -> str:
 
 
 def german(n: int, one: str = "eins") -> str:
-    """Return ``n`` in words: "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig".
+    """Return ``n`` in German: "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig".
 
     ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. 100 is
     "einhundert" and 1000 "eintausend", because English has "one hundred" and "one thousand".
@@ -109,7 +109,7 @@ def german(n: int, one: str = "eins") -> str:
 
 
 def german_ordinal(n: int) -> str:
-    """Return the ordinal of ``n`` >= 1 in the form that follows "der": "dreiundzwanzigste"."""
+    """Return the German ordinal of ``n`` >= 1 as used after "der": "dreiundzwanzigste"."""
     last = n % 100
     if last in _DE_ORDINAL:
         return (german(n - last) if n > last else "") + _DE_ORDINAL[last]
@@ -117,7 +117,7 @@ def german_ordinal(n: int) -> str:
 
 
 def english_year(year: int) -> str:
-    """Return a year from 1800 to 2099: "nineteen oh five", "twenty seventeen"."""
+    """Return a year from 1800 to 2099 in English: "nineteen oh five", "twenty seventeen"."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return english(year)
@@ -127,7 +127,7 @@ def english_year(year: int) -> str:
 
 
 def german_year(year: int) -> str:
-    """Return a year from 1800 to 2099: "neunzehnhundertfünf", "zweitausendsiebzehn"."""
+    """Return a year from 1800 to 2099 in German: "neunzehnhundertfünf", "zweitausendsiebzehn"."""
     if year >= 2000:
         return german(year)
     return german(year // 100) + "hundert" + (german(year % 100) if year % 100 else "")

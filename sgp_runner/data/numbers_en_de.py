@@ -30,7 +30,7 @@ class NumbersEnDe(Partitioned):
     """Numbers in words: "twenty-three" -> "dreiundzwanzig".
 
     No English or German sentence occurs twice, so no validation sentence is in the training set.
-    The kind of a sentence (number, ordinal, date, time, amount) is its class in a partition.
+    A sentence's kind (number, ordinal, date, time, amount) is its class in a partition.
 
     train_size: number of training pairs
     valid_size: number of validation pairs

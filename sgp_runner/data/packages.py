@@ -1,4 +1,4 @@
-"""Files of a data set in a folder, a Debian package or an npm package, which are read in place."""
+"""Files of a data set, read in place from a folder, a Debian package or an npm package."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MAX_BYTES = 512 * MIB  # of a file or package
 
 
 def contents(path: Path, wanted: re.Pattern[str]) -> dict[str, bytes]:
-    """Return the contents of the files whose paths ``wanted`` matches, by the matched part.
+    """Return the contents of files whose paths match ``wanted``, keyed by the matched part.
 
-    ``path`` is a file, a package or a folder, of which all files and packages are searched. What
-    ends with .gz is unpacked.
+    ``path`` is a file, a package or a folder; all files and packages in a folder are searched.
+    Files that end with .gz are unpacked.
 
     Raises ConfigError if a file cannot be read.
     """
@@ -42,7 +42,7 @@ def contents(path: Path, wanted: re.Pattern[str]) -> dict[str, bytes]:
 
 
 def files_below(path: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, or ``path`` itself if it is a file."""
+    """Yield the files below a folder in sorted order, or ``path`` itself if it is a file."""
 
     def stop(error: OSError) -> None:
         raise error
@@ -57,7 +57,7 @@ def files_below(path: Path) -> Iterator[Path]:
 
 
 def members(package: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each file in a package that ``wanted`` matches."""
+    """Yield the name and contents of each file in a package that matches ``wanted``."""
     data = read_bytes(package, MAX_BYTES)
     with tarfile.open(fileobj=BytesIO(data_of(data) if package.suffix == ".deb" else data)) as tar:
         for member in tar:
@@ -66,9 +66,9 @@ def members(package: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes
 
 
 def data_of(package: bytes) -> bytes:
-    """Return the archive of files in a Debian package.
+    """Return the data archive of a Debian package.
 
-    Raises ValueError if there is none, ConfigError for one that only dpkg can unpack.
+    Raises ValueError if there is none, and ConfigError if only dpkg can unpack it.
     """
     place = len(AR)
     while package.startswith(AR) and place + AR_HEADER <= len(package):
@@ -76,7 +76,7 @@ def data_of(package: bytes) -> bytes:
         start, size = place + AR_HEADER, int(header[48:58])
         if header.startswith(b"data.tar.zst"):
             raise ConfigError(
-                "data.path", "the package is packed by zstd: unpack it by dpkg -x, name the folder."
+                "data.path", "the package uses zstd: unpack it with dpkg -x and give the folder."
             )
         if header.startswith(b"data.tar"):
             if start + size > len(package):
@@ -88,7 +88,7 @@ def data_of(package: bytes) -> bytes:
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """Convert the errors of reading ``file`` to ConfigError."""
+    """Convert errors while reading ``file`` to ConfigError."""
     try:
         yield
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile) as error:
@@ -96,7 +96,7 @@ def readable(file: Path) -> Iterator[None]:
     except OSError as error:
         place = error.filename or file
         raise ConfigError(
-            "data.path", f"cannot read {place}: {error.strerror}; data.path= names other files."
+            "data.path", f"cannot read {place}: {error.strerror}; set data.path to other files."
         ) from error
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else damaged(file, error) from error
@@ -104,5 +104,5 @@ def readable(file: Path) -> Iterator[None]:
 
 def damaged(file: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        "data.path", f"{file} is cut off or damaged ({error}): copy or download it again."
+        "data.path", f"{file} is truncated or damaged ({error}): copy or download it again."
     )

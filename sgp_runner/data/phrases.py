@@ -63,7 +63,7 @@ PAIRS = ((EURO, CENT, 100), (KILOMETER, METER, 1000), (WEEK, DAY, 7), (HOUR, MIN
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """Return a number with one to six digits; every number of digits is equally likely."""
+    """Return a number with one to six digits; all lengths are equally likely."""
     n = _number(rng, digits=6)
     return english(n), german(n)
 
@@ -154,7 +154,7 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _countable(rng: random.Random, digits: int) -> int:
-    """Return a random number of things, at least 1.
+    """Return a random count, at least 1.
 
     Numbers such as 101 and 1001 are avoided: German usage is divided on whether a singular or a
     plural noun follows.

@@ -1,7 +1,7 @@
-"""A vocabulary of both languages: English words, and the parts of German numbers.
+"""A vocabulary of both languages: English words and components of German numbers.
 
-"dreiundzwanzigste" is drei|und|zwanzig|ste, so a model can write a number that it has never seen if
-it has seen the parts. "▁" is a space. Joining the German pieces restores the text exactly.
+"dreiundzwanzigste" is drei|und|zwanzig|ste, so a model can write an unseen number if it has seen
+its components. "▁" is a space. Joining the German pieces restores the text exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def english_words(text: str) -> list[str]:
 
 
 def german_pieces(text: str) -> list[str]:
-    """Split ``text`` into pieces; each is the longest piece that fits."""
+    """Split ``text`` into pieces, each the longest that matches."""
     return _PIECE.findall(text.replace(" ", "▁"))
 
 

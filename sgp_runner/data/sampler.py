@@ -28,10 +28,10 @@ class Sampler(Protocol):
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps of each worker per epoch; incomplete batches are dropped.
+        """Number of steps of each worker per epoch; incomplete batches are dropped.
 
-        In an epoch all workers together read the training set once. A timing study may have a
-        fractional number of steps.
+        In an epoch, all workers together read the training set once. In a timing study, the number
+        may be fractional.
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
@@ -53,18 +53,18 @@ class Labelled(Protocol):
 
 
 class Partition(Protocol):
-    """A rule that divides the training set among the workers."""
+    """Rule that divides the training set among the workers."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Return the sampler of ``split``.
 
-        Raises ConfigError if the split has less than one batch per worker.
+        Raises ConfigError for less than one batch per worker.
         """
 
 
 @dataclass(frozen=True)
 class IID:
-    """Deals a new permutation of the whole set to the workers every epoch, batch by batch."""
+    """Partition that deals a new permutation of the whole set to the workers every epoch."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = full_steps(len(split), workers, batch_size)
@@ -100,7 +100,7 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class ByLabel:
-    """Fixed shards of neighbouring labels.
+    """Fixed shards of consecutive labels.
 
     whole: true: no label is divided (`whole_labels`), so sizes differ; false: the samples, in the
         order of their labels, are cut into equal shards (McMahan et al. 2017)
@@ -125,7 +125,7 @@ class ByLabel:
 
 
 def whole_labels(labels: Tensor, workers: int) -> list[Tensor]:
-    """Divide ``range(len(labels))`` into a shard (int64) for each worker, without cutting a label.
+    """Divide ``range(len(labels))`` into a shard (int64) for each worker, keeping labels whole.
 
     The labels are dealt from the most to the least frequent, each to the worker with the fewest
     samples (ties: the lower label or worker). Raises ConfigError if there are too few.
@@ -164,7 +164,7 @@ def partition_of(name: str, alpha: float) -> Partition:
 
 @dataclass(frozen=True)
 class IIDSampler:
-    """The sampler of `IID`."""
+    """Sampler of `IID`."""
 
     samples: int
     workers: int
@@ -184,7 +184,7 @@ class IIDSampler:
 
 @dataclass(frozen=True)
 class ShardSampler:
-    """The sampler of fixed shards."""
+    """Sampler of fixed shards."""
 
     shards: tuple[Tensor, ...]  #: int64 [>= batch_size] per worker
     batch_size: int
@@ -213,11 +213,11 @@ class ShardSampler:
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """Deals batches of different lengths, which are planned once, in a new order every epoch.
+    """Sampler that deals batches of different lengths, planned once, in a new order every epoch.
 
     The gradients of a step are normalised by the number of target tokens of all workers (Ott et al.
     2018): the mean over a batch is weighted by the batch's share of these tokens, so every token
-    counts the same. Normalisation needs no communication, because all workers have the plan. If an
+    counts the same. Normalisation needs no communication, because all workers know the plan. If an
     algorithm has no global update, the mean of its workers' models still moves as with an exact
     all-reduce. Asynchronous workers normalise by the tokens of all batches with the same step
     number.
@@ -250,7 +250,7 @@ class TokenSampler:
         )
 
     def row(self, step: int) -> list[int]:
-        """Return the numbers of the batches of all workers at ``step``."""
+        """Return the indices of the batches of all workers at ``step``."""
         epoch, r = divmod(step, self.steps_per_epoch)
         order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
         numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
@@ -327,7 +327,7 @@ def labels_for(split: Labelled, partition: str) -> Tensor:
 
 
 def full_steps(samples: int, workers: int, batch_size: int) -> int:
-    """Return the steps of an epoch. Raises ConfigError if there is none."""
+    """Return the number of steps per epoch. Raises ConfigError if it is less than one."""
     steps = samples // (workers * batch_size)
     if steps < 1:
         most = samples // workers

@@ -154,7 +154,7 @@ def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def polygon(corners: int) -> Field:
-    """Return a regular polygon with corners at distance 1 from the centre."""
+    """Return the depth function of a regular polygon with corners at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / corners
@@ -164,7 +164,7 @@ def polygon(corners: int) -> Field:
 
 
 def star(points: int) -> Field:
-    """Return a star with points at distance 1 from the centre."""
+    """Return the depth function of a star with points at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / points

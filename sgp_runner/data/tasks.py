@@ -1,4 +1,4 @@
-"""The tasks: each has a loss that can be vectorised over workers, and an evaluation."""
+"""Tasks, each with an evaluation and a loss that can be vectorised over workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def on_device(module: nn.Module, split: Split, parts: Iterable[Tensor]) -> Itera
 
 
 class Summed(ABC):
-    """A task with metrics computed from sums over samples; processes can share the samples."""
+    """A task with metrics computed from sums over samples, which processes can divide."""
 
     @property
     def chunk(self) -> int:
@@ -56,13 +56,14 @@ class Summed(ABC):
 
 
 def added(parts: Iterable[Sequence[float]]) -> list[float]:
-    """Add ``parts`` element by element, in their order."""
+    """Add ``parts`` elementwise, in order."""
     return [sum_in_order(numbers) for numbers in zip(*parts, strict=True)]
 
 
 def smoothed(log_p: Tensor, right: Tensor, smoothing: float) -> Tensor:
-    """Return the cross-entropy [...] from ``log_p`` [..., V] and its values ``right`` [...] at the
-    targets, which are smoothed.
+    """Return the label-smoothed cross-entropy [...].
+
+    log_p: log-probabilities [..., V]; ``right`` [...] has those of the targets
     """
     return -(1 - smoothing) * right - smoothing * log_p.mean(-1) if smoothing else -right
 
@@ -82,10 +83,10 @@ class Classification(Summed):
         return cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
 
     def batched_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return `loss`, up to rounding, of operations that `torch.func.vmap` has rules for.
+        """Return the same as `loss`, up to rounding, using only operations with vmap rules.
 
-        It would decompose `cross_entropy`, which imports sympy and takes longer. The backward pass
-        of a mask, unlike that of an index, adds nothing in an order that varies on a GPU.
+        vmap would decompose `cross_entropy`, which imports sympy and is slower. The backward pass
+        of a mask, unlike that of an index, is deterministic on a GPU.
         """
         import torch
 
@@ -161,7 +162,7 @@ class Translation:
         return (targets != self.pad).sum().double()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Return loss, share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
+        """Return "loss", share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
         import torch
         from sacrebleu import corpus_bleu
 
@@ -183,12 +184,12 @@ class Translation:
         }
 
     def batches(self, module: nn.Module, split: Split, longest: int) -> Iterator[Batch]:
-        """Yield all samples; ``longest`` is the number of tokens of a target."""
+        """Yield all samples in order; ``longest`` is the number of tokens per target."""
         size = LOGITS // (len(self.vocabulary) * longest)
         return chunks(module, split, max(1, min(CHUNK, size)))
 
     def limit(self, source: Tensor, longest: int) -> int:
-        """Return the largest number of tokens of a translation of ``source`` [B, S]."""
+        """Return the maximum number of tokens in a translation of ``source`` [B, S]."""
         return longest
 
     def greedy(self, module: Any, source: Tensor, length: int) -> Tensor:
@@ -214,7 +215,7 @@ class Translation:
         return ids[:, 1:]
 
     def examples(self, module: nn.Module, split: Split) -> list[dict[str, str]]:
-        """Return greedy translations of a few samples from the whole split, beside references."""
+        """Return greedy translations of a few samples of the split, with their references."""
         import torch
 
         part = torch.arange(0, len(split), -(-len(split) // EXAMPLES))
@@ -227,11 +228,11 @@ class Translation:
         ]
 
     def source_text(self, ids: list[int]) -> str:
-        """Decode a source, whose pieces are whole words."""
+        """Decode a source sentence, whose pieces are whole words."""
         return " ".join(self.pieces(ids))
 
     def text(self, ids: list[int]) -> str:
-        """Decode a target, up to the first ``eos`` or ``pad``."""
+        """Decode a target sentence up to the first ``eos`` or ``pad``."""
         return "".join(self.pieces(ids)).replace("▁", " ").strip()
 
     def pieces(self, ids: list[int]) -> list[str]:
@@ -239,7 +240,7 @@ class Translation:
         return [self.vocabulary[i] for i in takewhile(lambda i: i not in end, ids)]
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the number of tokens, without branches on data (for vmap)."""
+        """Return the summed loss and the token count, without branches on data (for vmap)."""
         log_p = outputs.log_softmax(-1)
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         real = targets != self.pad
@@ -248,7 +249,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class PieceTranslation(Translation):
-    """Translation with pieces of bytes; each character of a piece stands for one byte.
+    """Translation with byte-level pieces; each character of a piece stands for one byte.
 
     Sentences of very different lengths are evaluated in the order of their lengths.
     """
@@ -277,10 +278,10 @@ class PieceTranslation(Translation):
 class LanguageModelling(Summed):
     """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
 
-    vocabulary: number of different tokens, V; 256 for bytes
-    block: tokens of a sample, T
+    vocabulary: number of distinct tokens, V; 256 for bytes
+    block: tokens per sample, T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
-    token_bytes: mean number of bytes of a token of the validation split, if known
+    token_bytes: mean number of bytes per token of the validation split, if known
     """
 
     vocabulary: int
@@ -317,7 +318,7 @@ class LanguageModelling(Summed):
 
 @dataclass(frozen=True)
 class SubwordModelling(LanguageModelling):
-    """Cross-entropy of the next token of a tokenizer."""
+    """Cross-entropy of the next token, for text encoded by a tokenizer."""
 
     def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
         """Return the loss in nats per token, and its exponential."""

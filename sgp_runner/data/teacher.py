@@ -76,7 +76,7 @@ class TeacherData:
 
 @dataclass(frozen=True)
 class NoisySplit(Split):
-    """A split whose targets [N, 1] get normal noise at every read.
+    """Split whose targets [N, 1] get new normal noise at every read.
 
     The noise depends only on the seed of the read and on the sample.
     """

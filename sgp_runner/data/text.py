@@ -1,4 +1,4 @@
-"""Text for language models: the user's own files, and the sources of Python's library."""
+"""Text for language models: the user's own files, or the sources of Python's library."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ MODULES = (
 class Documents:
     """Documents of text; every sample is a block of ``block`` tokens.
 
-    block: tokens of a sample
+    block: tokens per sample
     valid_share: share of each document, at its end, that is used for validation
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
         documents; dirichlet_equal = the same with shares of equal size;
-        by_document = whole documents, for as many nodes at most
+        by_document = whole documents, for at most as many nodes
     alpha: concentration of the Dirichlet partition; smaller = fewer documents per node
     """
 
@@ -87,18 +87,18 @@ class Documents:
 class Text(Documents):
     """Text from the user's files; every sample is a block of ``block`` tokens.
 
-    ``path`` is a file or a folder of text, with bytes as tokens; or a file of token numbers; or a
-    folder with two such files, named ``train`` and ``val``. ``.bin`` holds 16-bit numbers in the
-    format of nanoGPT, or has the header of llm.c, and ``.npy`` whole numbers of any size in one
-    dimension. The end of a file without a ``val`` is used for validation. Files are the labels of
+    ``path`` is a file or a folder of text, with bytes as tokens; or a file of token ids; or a
+    folder with two such files, named ``train`` and ``val``. A ``.bin`` file holds 16-bit ids in the
+    format of nanoGPT or with the header of llm.c, a ``.npy`` file a one-dimensional array of
+    integers. The end of a file without a ``val`` is used for validation. Files are the labels of
     the Dirichlet partition; hidden ones are left out.
 
     path: the file or folder
-    vocabulary: number of different tokens in files of tokens; null = largest token + 1; text files
+    vocabulary: number of distinct tokens in token files; null = largest token + 1; text files
         always have 256
     tokens: number of tokens per epoch; timing studies compute hours from it without reading files;
         null = unknown
-    valid_share: share of each file that is used for validation; no effect if there is a val
+    valid_share: share of each file that is used for validation; ignored if there is a val file
     """
 
     path: str = ""
@@ -116,10 +116,10 @@ class Text(Documents):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokens is not None and self.tokens < self.block:
-            raise ConfigError("data.tokens", f"{self.tokens} do not make a block of {self.block}.")
+            raise ConfigError("data.tokens", f"{self.tokens} do not fill a block of {self.block}.")
         if not self.path:
             raise ConfigError(
-                "data.path", "name a file or a folder: data.path=book.txt; or use data=grammar."
+                "data.path", "give a file or a folder: data.path=book.txt; or use data=grammar."
             )
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -146,7 +146,7 @@ class Text(Documents):
     def of_tokens(self, train: Tokens, valid: Tokens) -> Dataset:
         largest = max(int(part.max(initial=0)) for part in (train, valid))
         if self.vocabulary is not None and largest >= self.vocabulary:
-            raise ConfigError("data.vocabulary", f"the files have the token {largest}: set more.")
+            raise ConfigError("data.vocabulary", f"the files contain token {largest}: use more.")
         return dataset_of(self, [train], [valid], self.vocabulary or 1 + largest)
 
 
@@ -169,7 +169,7 @@ class PythonText(Documents):
 
 
 def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
-    """Return a data set of the bytes in ``files``; the end of each file is for validation."""
+    """Return a data set of the bytes in ``files``; the end of each is used for validation."""
     import numpy as np
 
     train, valid = [], []
@@ -192,7 +192,7 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
 
 
 def tokens_of(path: Path) -> Tokens:
-    """Return the tokens of a file, mapped into memory. Raises ConfigError if they are none."""
+    """Return the tokens of a file, mapped into memory. Raises ConfigError if they are invalid."""
     import numpy as np
 
     try:
@@ -203,7 +203,7 @@ def tokens_of(path: Path) -> Tokens:
         raise ConfigError("data.path", f"cannot read {path}: {error}.") from error
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise ConfigError(
-            "data.path", f"{path} has {tokens.dtype} {list(tokens.shape)}: token numbers are whole."
+            "data.path", f"{path} has {tokens.dtype} {list(tokens.shape)}, not integers [N]."
         )
     if tokens.dtype.kind == "i" and (least := int(tokens.min(initial=0))) < 0:
         raise ConfigError("data.path", f"{path} has the token {least}: tokens count from 0.")
@@ -224,7 +224,7 @@ def tokens_after_header(path: Path) -> Tokens:
         raise ValueError(f"its header has version {fields[1]}, not {version}")
     if fields[2] * np.dtype(kind).itemsize != size:
         promised = f"{fields[2]} tokens of {kind}"
-        raise ValueError(f"its header promises {promised}, but {size} bytes follow")
+        raise ValueError(f"its header declares {promised}, but {size} bytes follow")
     return np.memmap(path, kind, "r", HEADER_BYTES)
 
 
@@ -235,9 +235,9 @@ def dataset_of(
     vocabulary: int,
     lengths: Sequence[int] | None = None,
 ) -> Dataset:
-    """Return the data set of texts that train and that validate.
+    """Return the data set of the training and validation texts.
 
-    lengths: bytes of each token, if they are known
+    lengths: number of bytes of each token, if known
     """
     splits = BlockSplit(train, data.block), BlockSplit(valid, data.block)
     check_filled(*splits, data.block)
@@ -255,12 +255,12 @@ def dataset_of(
 
 
 def check_filled(train: Split, valid: Split, block: int) -> None:
-    """Raise ConfigError if one of the splits has no block."""
-    for split, what in ((train, "trains"), (valid, "validates")):
+    """Raise ConfigError if one of the splits has no blocks."""
+    for split, what in ((train, "training"), (valid, "validation")):
         if not len(split):
             raise ConfigError(
                 "data.block",
-                f"the text that {what} is shorter than {block + 1} tokens: "
+                f"the {what} text is shorter than {block + 1} tokens: "
                 "use a smaller block, or more text.",
             )
 
@@ -283,7 +283,7 @@ class BlockSplit(Split):
         return len(self.labels)
 
     def mean_length(self, lengths: Sequence[int]) -> float:
-        """Return the mean of ``lengths``, of the bytes of each token, over all targets."""
+        """Return the mean over all targets of ``lengths``, the number of bytes of each token."""
         import numpy as np
 
         table, count = np.asarray(lengths), len(self) * self.block

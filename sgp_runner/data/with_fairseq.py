@@ -30,7 +30,7 @@ _BATCHES = 301  # stream of random numbers
 def import_fairseq(module: str = "fairseq") -> ModuleType:
     """Import a module of fairseq without side effects.
 
-    The import would change Hydra's store of configurations and the root logger; both are restored.
+    The import changes Hydra's configuration store and the root logger; both are restored.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -56,7 +56,7 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
 def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) -> Any:
     """Load the split ``split`` of binarised data as fairseq's LanguagePairDataset.
 
-    Raises ConfigError if a file is damaged or has tokens that its dictionary lacks.
+    Raises ConfigError if a file is damaged or has tokens missing from its dictionary.
     """
     dictionaries = [
         load_dictionary(root, f"{split}.{source}-{target}", language)
@@ -81,7 +81,7 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 
 
 def load_dictionary(root: Path, text: str, language: str) -> Any:
-    """Load the dictionary of one language, and check that it has all tokens of ``text``."""
+    """Load the dictionary of one language and check that it contains all tokens of ``text``."""
     import_fairseq("fairseq.data")
     index = importlib.import_module("fairseq.data.indexed_dataset").MMapIndexedDataset.Index
     vocabulary, path = root / f"dict.{language}.txt", root / f"{text}.{language}"
@@ -142,7 +142,7 @@ class SentencePairs(Split):
         sizes = self.pairs.num_tokens_vec(order).astype("int64")
         longest = int(sizes.max(initial=0))
         if longest > max_tokens:
-            short = f"a batch of {max_tokens} tokens does not hold the longest sentence"
+            short = f"a batch of {max_tokens} tokens is too small for the longest sentence"
             raise ConfigError("data.max_tokens", f"{short}: use {longest} or more.")
         plan = utils.batch_by_size(
             order, self.pairs.num_tokens, sizes, max_tokens, max_sentences, multiple
@@ -152,7 +152,7 @@ class SentencePairs(Split):
 
 @dataclass(frozen=True)
 class TokenBatches:
-    """The partition into the batches of `TokenSampler`; ``batch_size`` limits their sentences."""
+    """Partition into the batches of `TokenSampler`; ``batch_size`` limits their sentences."""
 
     max_tokens: int
     multiple: int

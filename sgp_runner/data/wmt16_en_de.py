@@ -22,14 +22,14 @@ class WMT16EnDe:
     """WMT'16, or any English-German text binarised by ``fairseq-preprocess``.
 
     root: folder that contains dict.en.txt, train.en-de.en.bin and so on; not part of a run's name
-    max_tokens: largest number of tokens per language, including padding, in a batch of one node;
-        batch_size only limits the number of sentences
+    max_tokens: maximum number of tokens per language, including padding, in a batch of one node;
+        batch_size limits only the number of sentences
     required_batch_size_multiple: divisor of the number of sentences in a batch, unless the batch
         has fewer sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
     evaluate_on: valid (newstest2013) | test (newstest2014)
-    beam: hypotheses of the beam search at evaluation
-    length_penalty: exponent of the beam search; below 1 favours short translations
+    beam: beam size at evaluation
+    length_penalty: length exponent of the beam search; below 1 favours short translations
     """
 
     root: str = "data/wmt16_en_de"

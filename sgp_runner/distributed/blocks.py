@@ -1,8 +1,8 @@
-"""Parameters that arrive, and a gradient that leaves, in blocks while a model computes.
+"""Block-wise transfer of parameters and gradients, overlapped with a model's computation.
 
 The devices of a node with divided state (`StateParts`) need all parameters for a gradient. Each
-block comes from the device that holds it, and a module waits for the blocks of its own parameters
-alone; in the backward pass a block of the gradient leaves as soon as it is complete.
+block comes from the device that holds it, and a module waits only for the blocks of its own
+parameters; in the backward pass, a block of the gradient is sent as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Block:
     """Consecutive parameters of one device.
 
     where: slice of the vector [D]
-    tensors: numbers of the tensors of which it has all or a piece
-    owner: the device
+    tensors: indices of the tensors that it holds, completely or in part
+    owner: the device that holds the block
     """
 
     where: slice
@@ -46,7 +46,8 @@ def blocks_of(layers: Sequence[int], parts: Sequence[slice], most: int = ELEMENT
 
     layers: number of elements of each tensor
     parts: slices of the vector [D]; some may be empty
-    most: elements of a block, a multiple of `PART_MULTIPLE`, so that blocks are aligned as parts
+    most: maximum elements of a block, a multiple of `PART_MULTIPLE`, so that blocks align with
+        parts
     """
     ends = [*accumulate(layers)]
     return [
@@ -62,14 +63,14 @@ def blocks_of(layers: Sequence[int], parts: Sequence[slice], most: int = ELEMENT
 
 
 class InBlocks(nn.Module):
-    """A model that waits for its parameters, and lets its gradient leave, in blocks.
+    """A model that receives its parameters, and sends its gradient, in blocks.
 
     The first forward pass waits for all parameters and shows which modules are called. Parameters
-    of the others are used by a module around them: later passes wait for these before they begin,
-    and for the rest where it is used. A compiled model always waits for all of them.
+    of other modules are used by an enclosing module: later passes wait for these before they begin,
+    and for the rest where they are used. A compiled model always waits for all.
 
-    reduce: begins to reduce a block of the gradient; all devices call it in the same order
-    meter: measures how long the device waits
+    reduce: starts the reduction of a gradient block; all devices call it in the same order
+    meter: measures the device's waiting time
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class InBlocks(nn.Module):
         self.adds_up = False  # whether more micro-batches follow
 
     def wait_in_modules(self) -> None:
-        """Let each module wait for the blocks of its own parameters, which arrive."""
+        """Make each module wait for the arriving blocks of its own parameters."""
         flat = self.problem.flat
         numbers = {p: number for number, p in enumerate(flat.parameters)}
         for module in () if self.problem.compute.compile else flat.module.modules():
@@ -129,7 +130,7 @@ class InBlocks(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let no block leave in this pass: more micro-batches follow."""
+        """Send no block in this pass, because more micro-batches follow."""
         self.adds_up = True
         try:
             yield
@@ -139,7 +140,7 @@ class InBlocks(nn.Module):
     def reduced(
         self, at: Tensor, buffers: list[Tensor], rank: int, number: int, scale: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return `Problem.gradient`, with its blocks reduced."""
+        """Return `Problem.gradient` with its blocks reduced."""
         flat, gradient = self.problem.flat, at.new_empty(at.shape)
         self.gradient, self.ahead = gradient, [*self.blocks]
         self.unfinished = set(range(len(flat.layers)))
@@ -160,7 +161,7 @@ class InBlocks(nn.Module):
             self.leave()
 
     def leave(self) -> None:
-        """Let complete blocks leave, from the last to the first."""
+        """Send complete blocks, from the last to the first."""
         while self.ahead and self.unfinished.isdisjoint(self.ahead[-1].tensors):
             block = self.ahead.pop()
             self.leaving.append(self.reduce(self.gradient[block.where], block))

@@ -1,4 +1,4 @@
-"""Processes of the ranks that a launcher starts."""
+"""Processes of ranks started by a launcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_NUMPY_THREADS = 64  # threads that the OpenBLAS of its wheels starts when it
 
 
 class Fork:
-    """A rank forked from this process, with the methods of `subprocess.Popen` that are used."""
+    """A rank forked from this process, with the required methods of `subprocess.Popen`."""
 
     def __init__(self, process: ForkProcess) -> None:
         self.process = process
@@ -50,9 +50,9 @@ Child = subprocess.Popen[bytes] | Fork
 
 
 def is_fresh() -> bool:
-    """Return whether a fork of this process can compute: OpenMP's threads do not survive a fork.
+    """Return whether a fork of this process can compute, as OpenMP's threads do not survive forks.
 
-    A plug-in may have started OpenMP's threads on import. A fork restarts the threads of numpy.
+    A plug-in may have started OpenMP's threads on import. numpy's threads are restarted by a fork.
     """
     of_numpy = min(present_cores(), asked_cores() or MAX_NUMPY_THREADS) - 1
     threads = len(os.listdir("/proc/self/task"))
@@ -64,8 +64,8 @@ def start(
 ) -> Child:
     """Start ``python program words`` in a new session.
 
-    program: ``-m`` and a module whose function ``main`` takes the words, or a script and words
-    fork: fork this process if it has computed nothing, so that PyTorch is imported only once
+    program: ``-m`` and a module whose ``main`` takes the arguments, or a script and arguments
+    fork: whether to fork this process if it has computed nothing, to import PyTorch only once
     """
     if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(

@@ -3,14 +3,14 @@
 A sending thread processes a queue, so that `send` never blocks. Two receiving threads receive
 headers and messages from any source and post them to the scheduler's thread, because gloo's
 receives cannot be polled. A header has the tag, length and type of a message. If both processes
-share memory, it has the position of the message too, and nothing else is sent. At the end each rank
-sends all others a goodbye, so that a rank knows when it has received everything. Tensors on a GPU
-travel through pinned memory: the sending thread, not the scheduler's, waits for the copy.
+share memory, it also has the position of the message, and nothing else is sent. At the end, each
+rank sends a goodbye to all others, so that a rank knows when it has received everything. Tensors on
+a GPU travel through pinned memory: the sending thread, not the scheduler's, waits for the copy.
 
-Messages leave and arrive one after the other, so that none is delayed by the next. But gloo begins
-to send only when the other side has begun to receive. So a message begins while the tail of the
-previous one is still on its way, after its header has been read. A slow link is hardly ever idle
-between two messages.
+Messages are sent and received one after the other, so that none is delayed by the next. However,
+gloo starts sending only when the other side has started to receive. Therefore a message starts
+while the tail of the previous one is still in flight, after its header has been read. A slow link
+is hardly ever idle between two messages.
 
 Gloo announces each receive to the sender, on the connection between the two and behind pending
 sends. Two processes that exchange long messages over one connection would take turns, so each
@@ -73,11 +73,11 @@ COLLECT_AFTER = (0, 1, 2, 4, 8, 16)  # seconds between the attempts to free its 
 
 
 class Transfer:
-    """A message in flight to or from process ``rank``: a head, and a tail of `TAIL` bytes.
+    """A message in flight to or from process ``rank``: a head and a tail of `TAIL` bytes.
 
     part: the moved part of the message
-    move: starts to send or to receive a piece
-    then: called once the transfer is complete
+    move: starts sending or receiving a piece
+    then: called when the transfer is complete
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Transfer:
 
 
 def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | None]) -> None:
-    """Start each transfer once the previous head has moved; at None, finish all and return."""
+    """Start each transfer after the previous head has moved; on None, finish all and return."""
     before: Transfer | None = None
     while (start := transfers.get()) is not None:
         transfer = start()
@@ -132,7 +132,7 @@ class GlooTransport(Transport):
     device: device of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks
     shaper: the imitated link of this node, if any
-    memory: shared with other processes of this machine, if any
+    memory: memory shared with other processes of this machine, if any
     headers: group of all processes, for headers; None: the default group
     """
 
@@ -229,11 +229,11 @@ class GlooTransport(Transport):
     def release(self) -> None:
         """Close the connections, once all survivors have abandoned theirs.
 
-        Threads and connections of a group stay as long as one waits, and gloo cannot cancel a
-        receive from any source. So survivors send each other a last header. Other waits end when a
-        wait times out, as gloo then closes all connections of the group. Two kinds of groups stay:
-        the last one of a rank that is left alone, and one in which a message from a lost rank was
-        cut off on its way.
+        Threads and connections of a group persist while any wait is pending, and gloo cannot cancel
+        a receive from any source. Therefore survivors send each other a last header. Other waits
+        end when one of them times out, as gloo then closes all connections of the group. Two kinds
+        of groups stay: the last one of a sole survivor, and one in which a message from a lost rank
+        was cut off in transit.
         """
         processes = [self.layout.process_of(rank) for rank in self.others]
         groups = self.group, self.upward, self.downward
@@ -291,7 +291,7 @@ class GlooTransport(Transport):
     def start_to_receive(
         self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
     ) -> Transfer:
-        """Start to receive a message that ``left`` at that time, over an imitated link."""
+        """Start receiving a message that was sent at time ``left``, over an imitated link."""
         src = self.layout.node_rank_of(process)
         message = torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
@@ -310,7 +310,7 @@ class GlooTransport(Transport):
     def start_to_read(
         self, process: int, tag: int, length: int, dtype: torch.dtype, where: int
     ) -> Transfer:
-        """Deliver a message in shared memory, in its turn."""
+        """Deliver a message in shared memory when its turn has come."""
         assert self.memory is not None
         src, message = (
             self.layout.node_rank_of(process),
@@ -330,7 +330,7 @@ class GlooTransport(Transport):
         self.deliver(src, tag, message.to(self.device, non_blocking=True))
 
     def report_errors(self, work: object) -> None:
-        """Run ``work`` and post its error to the scheduler, which raises it on the main thread."""
+        """Run ``work`` and post any error to the scheduler, which raises it on the main thread."""
         assert callable(work)
         try:
             if self.device.type == "cuda":
@@ -347,10 +347,10 @@ def release_groups(
     processes: Sequence[int],
     threads: Sequence[Thread],
 ) -> None:
-    """End the waits of an abandoned transport here and in ``processes``, and free its memory.
+    """End pending waits of an abandoned transport, here and in ``processes``, and free its memory.
 
-    transport: returns None once the transport does not exist any more
-    groups: for headers, for which processes wait from any source, and for messages
+    transport: returns None once the transport no longer exists
+    groups: groups for headers, for which processes wait from any source, and for messages
     """
     headers, *messages = groups
     last = torch.tensor([0, 0, GOODBYE, NOWHERE])
@@ -379,7 +379,7 @@ def release_groups(
 
 
 def check_header(process: int, length: int, dtype: int) -> None:
-    """Raise RankFailed for an impossible message, before memory is allocated."""
+    """Raise RankFailed for an invalid message before memory is allocated."""
     if not (0 <= length <= MAX_NUMBERS and 0 <= dtype < len(DTYPES)):
         raise RankFailed(
             f"process {process} announced a message of {length} numbers of type {dtype}: "

@@ -1,4 +1,4 @@
-"""Gradients of one real process: its own, or the mean over a group, reduced during backward."""
+"""Gradients of one real process: local, or averaged over a group during the backward pass."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOWHERE = torch.empty(0)
 
 
 class LossScale:
-    """Loss scale for float16 (Micikevicius et al. 2018, section 3.2) that never waits for a device.
+    """Loss scale for float16 (Micikevicius et al. 2018, section 3.2), updated without device syncs.
 
-    A gradient that overflows counts as zero and halves the factor; 2,000 consecutive ones without
+    An overflowing gradient counts as zero and halves the scale; 2,000 consecutive gradients without
     overflow double it. These are the values of `torch.amp.GradScaler`, which would also skip the
     optimizer's step.
     """
@@ -43,7 +43,7 @@ class LossScale:
     def removed(self, g: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the gradient ``g`` [D] divided by its loss scale.
 
-        total: adds up a number over the devices that have the other parts of the gradient
+        total: sums a number over the devices that have the other parts of the gradient
         """
         overflow = g.isfinite().all().logical_not()
         if total is not None:
@@ -56,9 +56,10 @@ class LossScale:
 class Gradients:
     """Gradient number 0, 1, 2, ... of a node, averaged over its devices by data parallelism.
 
-    If the first device of a node leads, it sends the others the parameters each time; they `serve`.
+    If the first device of a node leads, it sends the parameters to the others each time; they
+    `serve`.
 
-    meter: measures how long the averages take beyond the end of the backward pass
+    meter: measures how long averaging takes beyond the end of the backward pass
     """
 
     def __init__(self, problem: Problem, world: World, meter: WaitMeter | None = None) -> None:
@@ -81,7 +82,7 @@ class Gradients:
         return None if self.scale is None else self.scale.factor
 
     def local(self, at: Tensor, number: int, allow_parts: bool = False) -> tuple[Gradient, Tensor]:
-        """Return the gradient [D] of the node's batch, and the loss on this device's part of it.
+        """Return the gradient [D] of the node's batch, and the loss on this device's share of it.
 
         allow_parts: whether the gradient may come in parts
         """
@@ -89,9 +90,9 @@ class Gradients:
         return self.compute(at, number, self.world.node, allow_parts)
 
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
-        """Return `local` for another thread; the gradient is complete when the call returns.
+        """Return a call of `local` for another thread; the gradient is complete when it returns.
 
-        On CUDA the device can do other work at the same time.
+        On CUDA, the device can do other work at the same time.
         """
         if (stream := self.stream) is None:
             return partial(self.local, at, number)
@@ -131,7 +132,7 @@ class Gradients:
                 return
 
     def release(self, stop: Stopped | None = None) -> None:
-        """Release the other devices from serving; ``stop``: why the run stops before its end."""
+        """Release the other devices from serving; ``stop``: why the run stops early, if it does."""
         if self.served:
             self.agree(STOP)
             self.send_stop(stop)
@@ -170,7 +171,7 @@ class Gradients:
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
         """Broadcast the first device's request, with the number and parameters of the gradient.
 
-        On the other devices the parameters are written to ``at``.
+        On the other devices, the parameters are written to ``at``.
         """
         world = self.world
         if not self.served:
@@ -184,7 +185,7 @@ class Gradients:
         return request, number
 
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
-        """Return the ``stop`` of the first device, on all of them."""
+        """Return the first device's ``stop`` on all devices of the node."""
         assert self.world.node_cpu_group is not None
         message = None if stop is None else [str(stop), stop.number, stop.saved]
         with waiting_for("waits for the devices of its node"):
@@ -192,7 +193,7 @@ class Gradients:
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
-        """Return the states of all devices, which have the same shapes."""
+        """Return the states of all devices, whose shapes are equal."""
         state_here, devices = self.state(), range(self.world.layout.devices)
         tensors = [*state_here["model_buffers"], *(state_here["scale"] or ())]
         parts = [[torch.empty_like(tensor) for _ in devices] for tensor in tensors]
@@ -242,7 +243,8 @@ class Gradients:
     ) -> tuple[Tensor, Tensor]:
         """Return this device's part of a gradient; ``at`` is its part of the parameters.
 
-        group: the same device of all nodes, to average over them too; otherwise only over this node
+        group: the same device of all nodes, to average over nodes too; any other value: only over
+            this node
         """
         scale = self.scale
         if not self.in_blocks:
@@ -267,7 +269,7 @@ class Gradients:
         group: dist.ProcessGroup,
         hierarchy: Hierarchy | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean gradient over ``group``, in memory of its own, and the loss."""
+        """Return the mean gradient over ``group``, in separate memory, and the loss."""
         if group not in self.in_blocks:
             layers = self.problem.flat.layers
             self.in_blocks[group] = InBlocks(
@@ -290,7 +292,7 @@ class Gradients:
     ) -> tuple[Gradient, Tensor]:
         """Return the mean gradient of nodes that share memory, and the loss.
 
-        Parts of it are only to be read: they are where the other nodes read them too.
+        The gradient is read-only, because other nodes read parts of it in the same memory.
         """
         where = at, self.buffers, self.rank, number, self.module(None)
         with span(f"gradient {number}"):
@@ -328,7 +330,7 @@ class Gradients:
             return value if scale is None else scale.removed(value), loss
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
-        """Return the module that computes a gradient averaged over ``group``."""
+        """Return a module that computes a gradient averaged over ``group``."""
         if group not in self.modules:
             module: nn.Module = self.problem.flat.module
             if group is not None:
@@ -349,9 +351,9 @@ class Gradients:
         return self.modules[group]
 
     def watch_backward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        """Count the wait for averages at the end of the backward pass that starts at ``output``.
+        """Measure the wait for averages at the end of the backward pass that starts at ``output``.
 
-        Data parallelism waits in a callback that it queues during this pass.
+        DistributedDataParallel waits in a callback that it queues during this pass.
         """
         queue = torch.autograd.Variable._execution_engine.queue_callback
         device = torch.device(self.problem.compute.device)

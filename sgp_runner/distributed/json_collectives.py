@@ -1,7 +1,7 @@
 """Collectives of small values, as JSON.
 
-Reading a pickle would run code that its sender chooses. ``None``, truth values, numbers, texts,
-lists and mappings are restored as they were, tuples as lists; floats may be infinite or NaN.
+Unpickling would run code chosen by the sender. ``None``, Booleans, numbers, strings, lists and
+mappings are restored unchanged, tuples as lists; floats may be infinite or NaN.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def unpack(data: Tensor, rank: int) -> Any:
 
 
 def check_lengths(lengths: list[int], ranks: list[int]) -> None:
-    """Raise RankFailed for a value that is too long, before memory is allocated."""
+    """Raise RankFailed for an overlong value before memory is allocated."""
     for length, rank in zip(lengths, ranks, strict=True):
         if not 0 < length <= MAX_BYTES:
             raise RankFailed(
@@ -46,7 +46,7 @@ def check_lengths(lengths: list[int], ranks: list[int]) -> None:
 
 
 def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
-    """Return the values of all ranks of ``group``, in its order."""
+    """Return the values of all ranks of ``group``, in rank order."""
     data, ranks = pack(value), dist.get_process_group_ranks(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
     dist.all_gather(lengths, torch.tensor([len(data)]), group=group)

@@ -1,4 +1,4 @@
-"""Causes on this machine for which a rank cannot connect to the others."""
+"""Causes on this machine that prevent a rank from connecting to the others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NO_MEMORY = (os.strerror(errno.ENOMEM), os.strerror(errno.EAGAIN), "bad_alloc")
 
 @contextmanager
 def explaining_local_causes(rank: int, backend: str) -> Iterator[None]:
-    """Raise RankFailed for an interface that is missing here, too few files or too little memory.
+    """Raise RankFailed for a missing network interface, too few files or too little memory.
 
-    Gloo raises RuntimeError for these, as for a rank that is lost.
+    Gloo raises RuntimeError for these, as for a lost rank.
     """
     names = [name for _, name in socket.if_nameindex()]
     for library in {"GLOO", backend.upper()}:

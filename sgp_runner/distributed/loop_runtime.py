@@ -1,10 +1,10 @@
 """Runtime of a rank whose gradients come from a training loop outside this package.
 
-The algorithm is the same coroutine as in other runs. It runs until it asks for a gradient, which
-suspends it while the loop computes one. So the algorithm has always begun a step that the loop may
-never finish. The end of training and checkpoints return to the start of this step: they restore its
-counts and drop the messages that it has sent. An algorithm must therefore leave the parameters
-unchanged until it has its gradient.
+The algorithm is the same coroutine as in other runs. It runs until it requests a gradient, and is
+suspended while the loop computes one. The algorithm has therefore always begun a step that the loop
+may never finish. At the end of training and for checkpoints, it returns to the start of this step:
+the step's counts are restored and its messages dropped. An algorithm must therefore leave the
+parameters unchanged until it has its gradient.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LoopClock(RealClock):
 
 
 class LoopRuntime:
-    """The runtime of this process, and its worker.
+    """The runtime of this process and its worker.
 
     There are no reference cycles, so all memory is free as soon as the loop drops its averager.
 
@@ -99,9 +99,9 @@ class LoopRuntime:
     # For the training loop.
 
     def step(self, gradient: Callable[[], list[Tensor]], skips: bool = False) -> None:
-        """Give the algorithm its next gradient, and run until it asks for another one.
+        """Give the algorithm its next gradient, and run it until it requests another.
 
-        skips: whether the gradient is not finite: it becomes zero, and no local step is taken
+        skips: whether the gradient is not finite; it then counts as zero and no local step is taken
         """
         if not self.begun:
             self.begin()
@@ -130,13 +130,13 @@ class LoopRuntime:
         return error if isinstance(error, ConfigError) else self.worker.explained(error)
 
     def proceed(self) -> None:
-        """Run until the algorithm waits for a gradient, or has ended."""
+        """Run until the algorithm waits for a gradient or has finished."""
         self.scheduler.run_until(lambda: self.wanted is not None)
         if self.wanted is None:
             self.vector.bind(self.worker.params)
 
     def finish(self) -> None:
-        """End the algorithm after the last whole step, and receive all messages."""
+        """End the algorithm after the last complete step, and receive all messages."""
         self.ended = True
         if self.wanted is not None:
             self.wanted = None
@@ -185,7 +185,7 @@ class LoopRuntime:
                 self.clock.advance()
 
     def counts(self) -> State:
-        """Return the counts that a step changes before its gradient."""
+        """Return the counters that a step changes before its gradient."""
         progress = self.worker.progress
         return {
             "step": progress.step,
@@ -232,7 +232,7 @@ class LoopRuntime:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no further time: real coding has taken its time already."""
+        """Do nothing, because real coding has already taken its time."""
         return resolved(None)
 
     def unsupported(self, what: str) -> ConfigError:
@@ -262,7 +262,7 @@ def append_one(start: Tensor) -> Tensor:
 def without_last(
     messages: list[tuple[int, int, Tensor]], counts: dict[int, int]
 ) -> list[tuple[int, int, Tensor]]:
-    """Return ``messages`` (sender, tag, tensor) without the last few of each sender."""
+    """Return ``messages`` (sender, tag, tensor) without the last few from each sender."""
     left, others = dict(counts), []
     for message in reversed(messages):
         if left[message[0]]:

@@ -1,9 +1,9 @@
 """`World` and `Transport` over MPI, through mpi4py.
 
 The scheduler's thread makes every MPI call. When no coroutine can run, the clock calls
-`MpiTransport.progress` again and again, while gradients are computed on a thread of their own. So
-messages move all the time, nothing is shared between threads, and any MPI library will do. A
-message needs no header: MPI carries its length, and its tag and type are one MPI tag.
+`MpiTransport.progress` repeatedly, while gradients are computed on a separate thread. Therefore
+messages move all the time, nothing is shared between threads, and any MPI library works. A message
+needs no header: MPI carries its length, and one MPI tag encodes its tag and type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GOODBYE = -1  # tag of the last message from a rank
 
 
 class MpiWorld(World):
-    """The processes that ``mpirun`` has started. Process rank 0 hosts the store."""
+    """The processes started by ``mpirun``. Process rank 0 hosts the store."""
 
     compute = ON_CPU
 
@@ -69,7 +69,7 @@ class MpiWorld(World):
         )
 
     def store_among(self, hosts: list[str]) -> Any:
-        """Return a clonable store: a private file on one host, a port of rank 0 among several."""
+        """Return a clonable store: a private file on one host, a port of rank 0 on several."""
         if len(set(hosts)) == 1:
             private = ExitStack()
             atexit.register(private.close)
@@ -117,10 +117,9 @@ class MpiWorld(World):
         tensor /= self.group.size
 
     def close(self) -> None:
-        """Finalize MPI with all other ranks.
+        """Finalize MPI together with all other ranks.
 
-        Finalizing waits for all ranks, whereas ``mpirun`` ends the others when one leaves without
-        it.
+        Finalizing waits for all ranks; if a rank exits without it, ``mpirun`` ends the others.
         """
         wait_for(self.all_ranks)
         atexit.register(MPI.Finalize)
@@ -203,7 +202,7 @@ class MpiTransport(Transport):
         self.outgoing.append((self.all_ranks.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
-        """Receive what has arrived, and release sent messages."""
+        """Receive arrived messages, and release sent ones."""
         status = MPI.Status()
         while (arrival := self.all_ranks.Improbe(status=status)) is not None:
             tag, kind = divmod(status.tag, len(DTYPES))
@@ -228,8 +227,8 @@ class MpiTransport(Transport):
 def meet(timeout_seconds: float) -> None:
     """Wait until all ranks have started.
 
-    There is no store yet, so a rank gives up by ending, and ``mpirun`` ends the others. Each rank
-    waits longer than the previous one, so that only one reports.
+    There is no store yet, so a rank gives up by exiting, and ``mpirun`` ends the others. Each rank
+    waits longer than the rank before it, so that only one reports.
     """
     world = MPI.COMM_WORLD
     seconds = timeout_seconds + min(world.rank, MAX_PATIENT) * PATIENCE_SECONDS
@@ -240,12 +239,12 @@ def meet(timeout_seconds: float) -> None:
             f"rank {world.rank} has waited for all {world.size} ranks to start for {seconds:g} s"
         )
         raise StallTimeout(
-            f"{waited} (network.start_timeout_seconds), and one or more did not."
+            f"{waited} (network.start_timeout_seconds), but at least one did not."
         ) from None
 
 
 def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
-    """Wait at a barrier without keeping a core busy, unlike MPI's own. Raises TimeoutError."""
+    """Wait at a barrier without busy-waiting, unlike MPI's barrier. Raises TimeoutError."""
     request = group.Ibarrier()
     with waiting_for("waits for all ranks to come together"):
         while not request.Test():
@@ -256,5 +255,5 @@ def wait_for(group: MPI.Comm, deadline: float = math.inf) -> None:
 
 
 def memory(message: Tensor) -> tuple[object, MPI.Datatype]:
-    """Return the bytes of a tensor without a copy."""
+    """Return the bytes of a tensor without copying."""
     return message.view(-1).view(torch.uint8).numpy(), MPI.BYTE

@@ -1,30 +1,30 @@
-"""`Transport` over a group that pairs sends with receives, without polling, such as NCCL.
+"""`Transport` over a group such as NCCL, which pairs sends with receives and cannot poll.
 
-In one stream a send waits until the other side has reached its receive and vice versa, so all ranks
-must start their transfers in compatible orders. An *exchange* is what a rank sends between two
-other calls, with as many incoming messages: in gossip over any graph of this package a node
-receives as many messages in a round as it sends. An exchange is started as one batch
+In a stream, a send waits until the other side has reached its receive and vice versa, so all ranks
+must start their transfers in compatible orders. An *exchange* comprises the messages that a rank
+sends between two other calls and as many incoming ones: in gossip over any graph of this package, a
+node receives as many messages per round as it sends. An exchange is started as one batch
 (``batch_isend_irecv``), in which order does not matter. Ranks make the same calls in every step, so
-an exchange has the same number everywhere, made of the step and its index in the step, and holds
-the same messages at both ends: no circular wait can form. The calls must therefore not depend on
-when messages arrive. The scheduler guarantees that by waking coroutines in the order in which they
-asked for what they await (``in_order``).
+an exchange has the same number everywhere, composed of the step and its index in the step, and
+holds the same messages at both ends: no circular wait can form. The calls must therefore not depend
+on when messages arrive. The scheduler guarantees that by waking coroutines in the order in which
+they asked for what they await (``in_order``).
 
 An exchange starts at the next call that is not a send: a receive, a poll, a collective, a gradient,
-or the end of the step. So a rank's order of calls to all its groups depends on the program alone,
-and the devices of a node agree on it. That matters where a GPU runs one call at a time: if one
-device started an exchange before it averages a gradient within its node, and another one after,
-nodes could wait for each other in a circle. And messages always travel during the next gradient.
+or the end of the step. A rank's order of calls to all its groups thus depends on the program alone,
+and the devices of a node agree on it. That matters if a GPU runs one call at a time: if one device
+started an exchange before averaging a gradient within its node, and another device after it, nodes
+could deadlock in a cycle. Messages are always in transit during the next gradient.
 
 Headers on another channel, between the hosts, announce the messages: a header with the number of
-the exchange, length, type and tag precedes each message. To start an exchange a host waits for its
-headers, that is, until the hosts of its peers have come as far; it never waits for its own device.
-On CUDA a batch runs on a separate stream and depends only on the same work as its messages, so it
-overlaps with the gradients.
+the exchange, length, type and tag precedes each message. To start an exchange, a host waits for its
+headers, that is, until the hosts of its peers have reached the same point; it never waits for its
+own device. On CUDA, a batch runs on a separate stream and depends only on the same work as its
+messages, so it overlaps with the gradients.
 
-`poll` answers None: a message counts as arrived when it is awaited. For Overlap SGP this means that
-every message is folded in exactly ``tau`` steps late, the latest that the algorithm allows. Devices
-may be that far apart; hosts are never further apart than one exchange.
+`poll` returns None: a message counts as arrived when it is awaited. For Overlap SGP, this means
+that every message is folded in exactly ``tau`` steps late, the latest that the algorithm allows.
+Devices may be that far apart; hosts are never further apart than one exchange.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_EXCHANGES = 2**20  # in one step
 
 @dataclass
 class TransferBatch:
-    """Messages that go out and come in together.
+    """Messages that are sent and received together.
 
     outgoing: (dst, message)
     headers: (src, [length, type, tag]) of incoming messages
@@ -65,7 +65,7 @@ class TransferBatch:
     works: list[dist.Work] = field(default_factory=list)
 
     def finish(self) -> None:
-        """Order later work after the transfers; on CUDA only the current stream waits."""
+        """Order later work after the transfers; on CUDA, only the current stream waits."""
         with waiting_for("waits for the messages of an exchange"):
             for work in self.works:
                 work.wait()
@@ -123,9 +123,7 @@ class NcclTransport(Transport):
         return False
 
     def check_any_source(self) -> None:
-        raise RuntimeError(
-            "nothing can be received from any source on a group that pairs sends with receives"
-        )
+        raise RuntimeError("a group that pairs sends with receives cannot receive from any source")
 
     def convert(self, message: Tensor) -> Tensor:
         """Return ``message`` once later work may read it."""
@@ -146,7 +144,7 @@ class NcclTransport(Transport):
         return self.collectives.all_gather(number, tensor)
 
     def flush(self) -> None:
-        """Start the open exchange, once all its headers have arrived."""
+        """Start the open exchange after all its headers have arrived."""
         exchange, self.open = self.open, None
         if exchange is None:
             return

@@ -1,9 +1,9 @@
 """Private folders in ``$TMPDIR``, in which the ranks of one machine meet.
 
 The process that makes a folder locks it, and its ranks inherit the lock. The kernel releases the
-lock when the last of these processes has ended. So a folder without a lock is left from killed
-processes, and the next start removes it. Folders of other users, and of other machines that share
-the file system, stay.
+lock when the last of these processes has ended. A folder without a lock was therefore left by
+killed processes, and the next start removes it. Folders of other users, and of other machines that
+share the file system, are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCK = "private.lock"
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a locked folder of mode 0700, which is removed on exit."""
+    """Create a locked folder with mode 0700, which is removed on exit."""
     remove_abandoned()
     folder, descriptor = new_folder()
     held.append(descriptor)
@@ -63,7 +63,7 @@ def remove_abandoned() -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the lock last, by which the next start recognises a folder left by a kill."""
+    """Remove a folder, its lock last, so that the next start recognises a leftover folder."""
     for path in folder.glob("*"):
         if path.name != LOCK:
             with suppress(OSError):  # a folder, or just removed

@@ -54,7 +54,7 @@ def connect(
 
 
 class Rank:
-    """The runtime of one real rank, which sleeps as long as ``faults`` slow or pause it.
+    """The runtime of one real rank, which sleeps while ``faults`` slow or pause it.
 
     clock: receives everything that reaches this rank
     executor: computes gradients while the worker has other activities or messages to serve
@@ -93,7 +93,7 @@ class Rank:
         self.overlaps = world.workers is not None and not faults.any
 
     def now(self) -> float:
-        """Return seconds since the start; while a step is recorded, the seconds at its end."""
+        """Return the seconds since the start; while a step is recorded, those at its end."""
         return self.paused - self.clock.start if self.recording else self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
@@ -111,7 +111,7 @@ class Rank:
         self.clock.exclude(time.monotonic() - self.paused)
 
     def watch_device(self, step: int) -> None:
-        """Count a wait until the device has done all work up to the end of ``step``.
+        """Measure the wait until the device has done all work up to the end of ``step``.
 
         The host of a GPU runs ahead, so the device may wait for another rank while no thread does.
         """
@@ -128,7 +128,7 @@ class Rank:
         device_waits(f"waits for its device to finish step {step}", over)
 
     def settle(self) -> None:
-        """Wait for the device before something is recorded: its pending work is training time."""
+        """Wait for the device before anything is recorded: its pending work is training time."""
         device = self.problem.compute.device
         if device != "cpu":
             with waiting_for("waits for its device"):
@@ -151,7 +151,7 @@ class Rank:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no further time: real coding has taken its time already."""
+        """Do nothing, because real coding has already taken its time."""
         return resolved(None)
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Gradient]:
@@ -201,7 +201,7 @@ class Rank:
     def complete(
         self, worker: Worker, began: float, seconds: float, result: tuple[Gradient, Tensor]
     ) -> Gradient:
-        """Sleep for the pauses of a gradient that began at ``began``; return its value."""
+        """Sleep through the pauses of a gradient that began at ``began``; return its value."""
         before = self.clock.now
         time.sleep(max(0.0, self.awake.finish(began, before) - before))
         self.clock.computed(seconds + self.clock.now - before)
@@ -222,7 +222,7 @@ class Rank:
         return await self.comm.all_reduce(joined(await self.grad(worker, worker.params)))
 
     def run(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
-        """Run until the algorithm has finished here and the last messages of all ranks are in."""
+        """Run until the algorithm has finished here and the last messages have arrived."""
         try:
             self.scheduler.spawn(coroutine, f"rank {worker.rank}", worker.explained)
             self.scheduler.run()
@@ -242,9 +242,9 @@ class Rank:
 
 
 class SharedBudget:
-    """Budget of ``total`` gradients of all workers together, counted in the store of the run.
+    """Budget of ``total`` gradients shared by all workers, counted in the store of the run.
 
-    note: called with each step assigned to this worker, and with None at the end
+    note: called with each step assigned to this worker, and finally with None
     """
 
     def __init__(
@@ -278,8 +278,8 @@ class SharedBudget:
 class ServerBudget(OwnBudget):
     """Budget of a server, whose end is written to the store of the run.
 
-    Workers between steps must not wait for a server that has ended to save a checkpoint. A server
-    that ends while it saves takes part, and writes its end afterwards.
+    Workers between steps must not wait for a finished server to save a checkpoint. A server that
+    finishes while saving takes part, and writes its end afterwards.
 
     ended: whether no step is left
     saving: whether the server takes part in a checkpoint

@@ -23,12 +23,12 @@ class RankLayout:
 
     @property
     def node_rank(self) -> int:
-        """Return the rank that algorithms use: first the nodes, then the servers."""
+        """Return the rank used by algorithms, which counts nodes first, then servers."""
         return self.node_rank_of(self.process)
 
     @property
     def device(self) -> int:
-        """Return the device within its node; 0 for a server."""
+        """Return the index of the device within its node; 0 for a server."""
         return 0 if self.is_server else self.process % self.devices
 
     def node_rank_of(self, process: int) -> int:

@@ -1,4 +1,4 @@
-"""Rendezvous: the ranks of a real run find the store of rank 0, and wait for each other.
+"""Rendezvous: the ranks of a real run find the store of rank 0 and wait for each other.
 
 Each rank resolves and connects before PyTorch does, so that after some seconds it can report who
 waits for whom at which address, and why.
@@ -35,7 +35,7 @@ KEY = "network.start_timeout_seconds"
 def meet(seconds: float) -> tuple[Any, int, int]:
     """Return the store of all ranks, the rank of this process and their number.
 
-    Raises RankFailed if some ranks do not come within ``seconds``.
+    Raises RankFailed if some ranks do not arrive within ``seconds``.
     """
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
@@ -54,7 +54,7 @@ def meet(seconds: float) -> tuple[Any, int, int]:
 
 
 def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
-    """Return the store of rank 0, also if rank 0 is restarted. Raises RankFailed."""
+    """Return the store of rank 0, even if rank 0 restarts. Raises RankFailed."""
     until = time.monotonic() + seconds
     while True:
         wait_for_host(rank, host, port, max(0.0, until - time.monotonic()))
@@ -64,7 +64,7 @@ def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
         except DistError as error:  # it was there a moment ago
             if time.monotonic() < until:
                 continue
-            where = f"{host}:{port}, where something listens, is not the store of rank 0"
+            where = f"the process listening at {host}:{port} is not the store of rank 0"
             raise RankFailed(f"{where}: set MASTER_ADDR and MASTER_PORT to its address.") from error
         store.set_timeout(ANSWER)
         return store
@@ -72,14 +72,14 @@ def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
 
 @cache
 def hosted(host: str, port: int) -> TCPStore:
-    """Return the store that this process hosts, for all of its runs. Raises RankFailed."""
+    """Return the store hosted by this process for all its runs. Raises RankFailed."""
     listener = listen(host, port)
     try:
         socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
     except OSError as error:
         os.close(listener)
         raise RankFailed(
-            f"rank 0 does not reach itself at {host}:{port} ({error.strerror or error}): set "
+            f"rank 0 cannot reach itself at {host}:{port} ({error.strerror or error}): set "
             "MASTER_ADDR to the address of its machine."
         ) from error
     return TCPStore(
@@ -93,7 +93,7 @@ def hosted(host: str, port: int) -> TCPStore:
 
 
 def listen(host: str, port: int) -> int:
-    """Open a socket for the store; a loopback address is reached from this machine alone.
+    """Open a socket for the store; a loopback address is reachable only from this machine.
 
     Raises RankFailed if the port is taken.
     """
@@ -113,7 +113,7 @@ def listen(host: str, port: int) -> int:
 
 
 def wait_for_host(rank: int, host: str, port: int, seconds: float) -> None:
-    """Wait until something listens at the address of rank 0. Raises RankFailed."""
+    """Wait until a process listens at the address of rank 0. Raises RankFailed."""
 
     def reason() -> str | None:
         try:
@@ -129,7 +129,7 @@ def wait_for_host(rank: int, host: str, port: int, seconds: float) -> None:
 
 
 def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: float) -> None:
-    """Wait until all ranks have come to the store. Raises RankFailed or, without store, Aborted."""
+    """Wait until all ranks have reached the store. Raises RankFailed, or Aborted without store."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     here = PrefixStore(f"here {attempt}", store)
 
@@ -150,10 +150,10 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
 def wait(
     what: str, reason: Callable[[], str | None], seconds: float, fix: str, reports: bool = True
 ) -> None:
-    """Wait until ``reason`` returns none; warn from time to time with ``what`` and the reason.
+    """Wait until ``reason`` returns none, warning periodically with ``what`` and the reason.
 
-    A signal is stored for the watchdog, which tells ranks that are still to come. If none come, the
-    process ends some seconds after it (`signals.signal_thread`). Raises RankFailed after
+    A signal is stored for the watchdog, which informs ranks that arrive later. If none arrive, the
+    process exits some seconds after the signal (`signals.signal_thread`). Raises RankFailed after
     ``seconds``.
     """
     started = time.monotonic()

@@ -1,16 +1,15 @@
-"""`Transport` of a node whose devices all run the algorithm: each carries a part of every message.
+"""`Transport` of a node whose devices all run the algorithm and move a part of every message.
 
-A message of one node goes out in parts, from every device to the same device of the other node, so
-that all network cards work; at the receiving end the devices of the node assemble it. All devices
-of a node have the same parameters and take the same steps, because they see the same: gradients and
-all-reduces are averages with the same result everywhere, messages are assembled from the same
-parts, and whether a polled message has arrived is agreed on. So they make the same calls in the
-same order; by induction on the calls, every agreement finds all devices at the same call, and since
-it asks for arrivals and never waits for a message, it cannot block.
+A message is sent in parts, from every device of a node to the same device of the other node, so
+that all network cards are used; at the receiving end, the devices of the node assemble it. All
+devices of a node have the same parameters and take the same steps, because they see the same data:
+gradients and all-reduces are averages with the same result everywhere, messages are assembled from
+the same parts, and the devices agree on whether a polled message has arrived. They therefore make
+the same calls in the same order; by induction on the calls, every agreement finds all devices at
+the same call, and it cannot block, since it asks for arrivals and never waits for a message.
 
 That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
-in which they asked for what they await (``in_order``), and a message is assembled when it is
-awaited.
+of their requests (``in_order``), and a message is assembled when it is awaited.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from sgp_runner.utils.waits import waiting_for
 
 
 class ShardedTransport(Transport):
-    """Transport of one device, which carries its part of each message over ``base``.
+    """Transport of one device, which moves its part of each message over ``base``.
 
-    shards: parts of the devices; None: they hold parts of all vectors (`state_parts`), and carry
-        whole messages of their own
-    node_cpu_group: process group of the node, to agree
+    shards: parts of the devices; None: they hold parts of all vectors (`state_parts`) and each
+        sends complete messages for its part
+    node_cpu_group: process group of the node, for agreement
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ShardedTransport(Transport):
         return self.base.empty_like(tensor, peers)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """Send this device's part; return the bytes of the whole message, as sent by the node."""
+        """Send this device's part; return the bytes of the node's whole message."""
         return self.base.send(dst, tag, message)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:

@@ -1,12 +1,12 @@
-"""Means over the processes of one machine, through its memory.
+"""Means over the processes of one machine, through shared memory.
 
-Each process writes its vector into a slot of its file. When all have, each adds up its part of all
-vectors and writes the mean over that part of its own vector. When all have, the mean is in the
-slots of all processes, each of which reads it there. A part is added up once, in the order of the
-ranks, so that all read the same bits.
+Each process writes its vector into a slot of its file. After a barrier, each sums its part of all
+vectors and overwrites that part of its own vector with the mean. After a second barrier, each reads
+the parts of the mean from the slots of all processes. Each part is summed once, in rank order, so
+that all read the same bits.
 
-The two waits for all are all-reduces of a few bytes over gloo. So a process that is lost is noticed
-as over TCP: its connections break.
+The two barriers are all-reduces of a few bytes over gloo, so a lost process is noticed as over TCP,
+when its connections break.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ LINE = 16  # numbers; parts are multiples, so that no two processes write to one
 
 
 class SharedMean:
-    """Collectives of this process over ``group``, whose ranks are those of the processes.
+    """Collectives of this process over ``group``, whose ranks are the process ranks.
 
-    A thread makes one after the other, in the order in which they were started. Whatever else uses
-    ``group`` must be started here too, so that all processes make the same calls in one order.
+    A thread executes them one after the other, in the order in which they were started. Anything
+    else that uses ``group`` must be started here too, so that all processes make the same calls in
+    the same order.
     """
 
     def __init__(self, memory: SharedMemory, group: dist.ProcessGroup) -> None:
@@ -44,7 +45,7 @@ class SharedMean:
         self.thread: Thread | None = None
 
     def start(self, collective: Callable[[], T]) -> Future[T]:
-        """Make a collective on the thread, after those that were started before."""
+        """Execute a collective on the thread, after those already started."""
         if self.thread is None:
             self.thread = Thread(target=make_all, args=(self.queue,), daemon=True)
             self.thread.start()
@@ -53,7 +54,7 @@ class SharedMean:
         return future
 
     def call(self, collective: Callable[[], T]) -> T:
-        """Return the result of a collective, after those that were started before."""
+        """Return the result of a collective, executed after those already started."""
         future = self.start(collective)
         while True:
             try:
@@ -62,14 +63,14 @@ class SharedMean:
                 raise_if_interrupted()
 
     def close(self) -> None:
-        """End the thread, once it has made the collectives that were started."""
+        """End the thread after it has executed the started collectives."""
         self.queue.put(None)
 
     def mean(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the mean over all processes of a vector in ``parts``, in other parts.
+        """Return the mean over all processes of the vector in ``parts``, in new parts.
 
-        They are only to be read, and keep the slots of all processes until they are gone. This is a
-        collective, for `start` or `call`.
+        The new parts are read-only and occupy the slots of all processes until they are freed. This
+        is a collective, for `start` or `call`.
         """
         length, dtype = sum(part.numel() for part in parts), parts[0].dtype
         if length * dtype.itemsize < SMALLEST:
@@ -100,12 +101,12 @@ class SharedMean:
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def ends(self, length: int) -> list[int]:
-        """Return the begin of the first part of a vector [length], and the ends of all."""
+        """Return the start of the first part of a vector [length] and the ends of all parts."""
         step = -(-length // (LINE * self.size)) * LINE
         return [min(rank * step, length) for rank in range(self.size + 1)]
 
     def add_up(self, vectors: list[Tensor], slot: Tensor, begin: int, end: int) -> None:
-        """Write the mean of ``vectors`` from ``begin`` to ``end`` into ``own``, one of them."""
+        """Write the mean of ``vectors`` from ``begin`` to ``end`` into ``slot``, one of them."""
         total = slot.new_empty(min(PIECE, end - begin))
         for start in range(begin, end, PIECE):
             where = slice(start, min(start + PIECE, end))
@@ -122,7 +123,7 @@ class SharedMean:
 
 
 def make_all(queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
-    """Make the collectives of a queue, until None."""
+    """Execute the collectives in a queue until None."""
     while (item := queue.get()) is not None:
         collective, future = item
         try:

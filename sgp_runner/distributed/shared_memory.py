@@ -1,13 +1,13 @@
-"""Messages in memory that the processes of one machine share, instead of copies over TCP.
+"""Messages in memory shared by the processes of one machine, instead of copies over TCP.
 
 Each process writes its messages into a file in memory (`os.memfd_create`). The file is in no
-folder, so it needs no room in ``/dev/shm`` and vanishes with the last process that has it open.
-Other processes open it through ``/proc``: only processes of the same user can, and only where both
-see the same processes, as in one container. They recognise it by a random name.
+folder, so it needs no space in ``/dev/shm`` and vanishes with the last process that has it open.
+Other processes open it through ``/proc``, which requires the same user and a shared process
+namespace, as in one container. They recognise it by a random name.
 
-The file consists of slots. Each begins with a byte per process: 1 while that process has yet to
-read the message in the slot. Headers are sent as for all messages, and contain the position of the
-slot. The receiver reads the message in place, and clears its byte when no tensor uses it any more.
+The file consists of slots. Each begins with one byte per process, which is 1 while that process has
+yet to read the message. Headers are sent as for all messages, and contain the position of the slot.
+The receiver reads the message in place, and clears its byte when no tensor uses it any longer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOWHERE = -1  # instead of the offset of a slot
 
 @dataclass
 class Slot:
-    """A part of the file of this process.
+    """A slot in the file of this process.
 
     offset, num_bytes: position and size of the message; its marks precede it
     held: whether a tensor of this process uses it
@@ -48,10 +48,10 @@ class Slot:
 
 
 class SharedMemory:
-    """The file of this process, and the files of other processes of its machine.
+    """The file of this process, and those of other processes on this machine.
 
     readers: the processes that have opened this process's file. Raises OSError on a system without
-    files in memory (memfd).
+        in-memory files (memfd).
     """
 
     def __init__(self, process: int, size: int) -> None:
@@ -75,7 +75,7 @@ class SharedMemory:
 
     @property
     def address(self) -> list[object]:
-        """Return the process, file and name by which others open the file of this process."""
+        """Return the process, file and name with which others open this process's file."""
         return [os.getpid(), self.file, self.name]
 
     def open(self, addresses: Sequence[object]) -> list[int]:
@@ -92,12 +92,12 @@ class SharedMemory:
     # Messages of this process.
 
     def empty_like(self, tensor: Tensor) -> Tensor | None:
-        """Return memory for a message like ``tensor``, or None without shared memory for it."""
+        """Return memory for a message like ``tensor``; None if there is no shared memory for it."""
         message = self.empty(tensor.numel(), tensor.dtype)
         return None if message is None else message.view(tensor.shape)
 
     def empty(self, length: int, dtype: torch.dtype) -> Tensor | None:
-        """Return memory for a message [length], or None without shared memory for it."""
+        """Return memory for a message [length]; None if there is no shared memory for it."""
         num_bytes = length * dtype.itemsize
         if num_bytes < SMALLEST or (slot := self.acquire(num_bytes)) is None:
             return None
@@ -117,7 +117,7 @@ class SharedMemory:
         slot.held = False
 
     def share(self, message: Tensor, process: int) -> int:
-        """Return the offset of ``message`` [m], which is copied unless it is in a slot already.
+        """Return the offset of ``message`` [m], copying it unless it is already in a slot.
 
         The offset is `NOWHERE` if ``process`` must receive the message by another channel.
         """
@@ -144,12 +144,12 @@ class SharedMemory:
         self.mappings[self.process][slot.offset - self.head + process] = 1
 
     def take_back(self, message: Tensor) -> None:
-        """Free the slot of a message [m] whose place no process knows."""
+        """Free the slot of a message [m] that has not been announced to any process."""
         begin = self.used[message.data_ptr()].offset - self.head
         self.mappings[self.process][begin : begin + self.size] = bytes(self.size)
 
     def acquire(self, num_bytes: int) -> Slot | None:
-        """Return a slot that no process uses, the smallest that is long enough."""
+        """Return the smallest unused slot that is long enough."""
         with self.lock:
             slots = [slot for slot in self.slots if slot.num_bytes >= num_bytes and not slot.held]
             free = [slot for slot in slots if not any(self.unread(slot))]
@@ -183,7 +183,7 @@ class SharedMemory:
     # Messages of other processes.
 
     def message(self, process: int, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the message [length] of ``process`` that is at ``offset`` of its file.
+        """Return the message [length] from ``process`` at ``offset`` in its file.
 
         Raises RankFailed if there is none.
         """
@@ -216,7 +216,7 @@ def tensor_in(
     dtype: torch.dtype,
     gone: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Return the tensor [length] at ``offset``; call ``gone`` once nothing uses its memory."""
+    """Return the tensor [length] at ``offset``; call ``gone`` when its memory is no longer used."""
     memory = memoryview(mapping)[offset : offset + length * dtype.itemsize]
     finalize(memory, gone).atexit = False
     return torch.frombuffer(memory, dtype=dtype)

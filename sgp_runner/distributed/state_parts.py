@@ -1,9 +1,9 @@
-"""State in parts (``network.shard=state``): each device of a node holds its part of all vectors.
+"""Sharded state (``network.shard=state``): each device of a node holds its part of all vectors.
 
-During a gradient the devices send each other the parameters, and each receives the mean gradient
-of its part (`InBlocks`). Optimizer, algorithm and messages see only the part, and messages go to
-the same device of the other node. An operation that reduces a vector adds up the results of all
-devices, so each of them must make the same calls in the same order, as in `ShardedTransport`.
+For a gradient, the devices exchange their parameters, and each receives the mean gradient of its
+part (`InBlocks`). Optimizer, algorithm and messages see only the part, and messages go to the same
+device of the other node. An operation that reduces a vector sums the results of all devices, so all
+must make the same calls in the same order, as in `ShardedTransport`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StateParts:
 
     where: slice of the parameters [D] that is this device's part
     shapes: shapes of the tensors in this part
-    blocks: what the devices send each other of a vector [D]
+    blocks: the blocks of a vector [D] that the devices exchange
     """
 
     def __init__(self, shapes: Shapes, world: World) -> None:
@@ -43,13 +43,13 @@ class StateParts:
         self.whole = torch.empty(0)
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum of ``x`` [] over the devices of the node, in the memory of ``x``."""
+        """Return the sum of ``x`` [] over the devices of the node, computed in place."""
         with waiting_for(NODE):
             dist.all_reduce(x, group=self.group)
         return x
 
     def gathered(self, part: Tensor) -> Tensor:
-        """Return the vector [D] of which each device has a ``part``, in new memory."""
+        """Return the vector [D] assembled from the ``part`` of each device, in new memory."""
         whole = part.new_empty(self.numel)
         with waiting_for(NODE):
             for work in self.begin(part, whole).values():
@@ -57,7 +57,7 @@ class StateParts:
         return whole
 
     def begin(self, part: Tensor, whole: Tensor) -> dict[Block, dist.Work]:
-        """Begin to gather a vector; return the work that ends when a block has arrived."""
+        """Start gathering a vector; return the work handles that finish when each block arrives."""
         whole[self.where] = part
         return {
             block: dist.broadcast(
@@ -67,7 +67,7 @@ class StateParts:
         }
 
     def reduce(self, values: Tensor, block: Block) -> dist.Work:
-        """Begin to add up a block of a gradient, on the device that holds this part."""
+        """Start reducing a block of a gradient to the device that holds this part."""
         work: dist.Work = dist.reduce(
             values, group=self.group, group_dst=block.owner, async_op=True
         )

@@ -1,7 +1,7 @@
-"""Store through which the ranks of one machine find each other: a database in a private folder.
+"""Rendezvous store for the ranks of one machine: a database in a private folder.
 
-PyTorch's own `FileStore` writes a record in several pieces, so that a rank killed between two of
-them blocks all others, and the file grows with every write. A transaction of SQLite is atomic.
+PyTorch's `FileStore` writes a record in several pieces, so a rank killed between two of them blocks
+all others, and the file grows with every write. SQLite transactions are atomic.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class LocalStore(Store):
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write ``desired`` if the value is ``expected``; return the final value.
+        """Write ``desired`` if the value equals ``expected``; return the final value.
 
-        An empty ``expected`` stands for no value.
+        An empty ``expected`` means that there is no value.
         """
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():

@@ -1,4 +1,4 @@
-"""All-reduces and all-gathers over torch.distributed, and the errors of its connections."""
+"""All-reduces and all-gathers over torch.distributed, and handling of its connection errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connection_to(rank: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Turn errors of gloo and NCCL into LostConnection: another process may be lost."""
+    """Convert errors of gloo and NCCL to LostConnection, as another process may be lost."""
     try:
         yield
     except RuntimeError as error:
@@ -45,17 +45,17 @@ def named(what: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether ``error`` is a failed allocation, on a GPU or in main memory."""
+    """Return whether ``error`` is a failed allocation in GPU or main memory."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Mean over nodes of a tensor that the devices of each node have in common.
+    """Mean over nodes of a tensor that is identical on the devices of each node.
 
     The first devices of all nodes form a ring, and each broadcasts the result in its node.
 
-    leaders: process group of the first devices; other devices are not in it
+    leaders: process group of the first devices only
     node: process group of this node
     """
 
@@ -85,7 +85,7 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class MessageParts:
-    """How the devices of a node, which have equal tensors, each move a ``part`` of them.
+    """Transfer of equal tensors by the devices of a node, each of which moves a ``part``.
 
     peers: process group of the same device of all nodes
     node: process group of this node
@@ -96,13 +96,13 @@ class MessageParts:
     node: dist.ProcessGroup
 
     def piece(self, tensor: Tensor) -> Tensor:
-        """Return this device's part of ``tensor`` [n], as long as the longest."""
+        """Return this device's part of ``tensor`` [n], padded to the longest part."""
         total = tensor.numel()
         piece = tensor[self.part.of(total)]
         return pad(piece, (0, self.part.length(total) - piece.numel()))
 
     def whole(self, piece: Tensor, total: int) -> Tensor:
-        """Assemble the tensor [total] of which each device of the node has a ``piece``."""
+        """Assemble the tensor [total] from the ``piece`` of each device of the node."""
         whole = piece.new_empty(piece.numel() * self.part.count)
         with waiting_for(NODE):
             all_gather_single(whole.view(torch.uint8), piece.view(torch.uint8), group=self.node)
@@ -115,15 +115,15 @@ class MessageParts:
 class TorchCollectives:
     """All-reduces and all-gathers over ``group``.
 
-    nodes: number of nodes, each with equally many processes of the group
+    nodes: number of nodes, each with the same number of processes in the group
     shaper: imitated link of this node, if any
-    through_host: whether tensors of a GPU are copied to the host, because the group is gloo's
-    hierarchy: how devices of a node with equal tensors all-reduce; None: in a ring of the group
-    shards: how they all-gather; None: one process of the group per node
+    through_host: whether GPU tensors are copied to the host, because the group uses gloo
+    hierarchy: how devices of a node with equal tensors all-reduce; None: in a ring over the group
+    shards: how these devices all-gather; None: one process of the group per node
     shared: how processes of one machine all-reduce, if all are on one
 
-    Gloo reports the end of a collective on another thread. In a group of NCCL only the device
-    waits, when the result is awaited.
+    Gloo reports the end of a collective on another thread. In an NCCL group, only the device waits,
+    when the result is awaited.
     """
 
     def __init__(
@@ -197,9 +197,9 @@ class TorchCollectives:
         del self.group
 
     def staged(self, tensor: Tensor) -> Tensor:
-        """Return ``tensor`` as the group can send it.
+        """Return ``tensor`` in a form that the group can send.
 
-        Copies of a GPU's are in pinned memory, which PyTorch keeps for the next one.
+        Copies of GPU tensors are in pinned memory, which PyTorch reuses for later copies.
         """
         if not (self.through_host and tensor.is_cuda):
             return tensor
@@ -209,7 +209,7 @@ class TorchCollectives:
         return copy
 
     def shaped(self, num_bytes: int, rounds: int) -> torch.futures.Future[float] | None:
-        """Return a future of the end (s) of a collective over imitated links; None without them."""
+        """Return a future of the end (s) of a collective over imitated links; else None."""
         if self.shaper is None:
             return None
         return self.shaper.collective(num_bytes, rounds, self.group)
@@ -257,7 +257,7 @@ class TorchCollectives:
     def started(
         self, shared: SharedMean, what: tuple[Any, ...], collective: Callable[[], T]
     ) -> Future[T]:
-        """Return a future of a collective that the thread of ``shared`` makes."""
+        """Return a future of a collective executed by the thread of ``shared``."""
         future: Future[T] = self.scheduler.future(what)
 
         def guarded() -> T:

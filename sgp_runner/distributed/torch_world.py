@@ -62,16 +62,17 @@ RUNS = count()  # numbers this process's runs, which may share a launcher's stor
 
 
 class TorchWorld(World):
-    """The processes that a launcher has described in the environment as ``torchrun`` does.
+    """The processes described by a launcher in the environment, as by ``torchrun``.
 
-    devices: number per node
+    devices: number of devices per node
     leader_mode: whether the first device runs the algorithm and the others only compute gradients
     backend: backend of the groups that move tensors between devices
     paired: whether messages move in `NcclTransport`'s exchanges instead of over gloo
-    shaper: the imitated link of this node, which then has one device
-    start_seconds: how long the ranks may take to find each other
+    shaper: the imitated link of this node, which must have one device; None: real links
+    start_seconds: maximum time for the ranks to find each other
     shares_memory: whether messages between processes of one machine may go through its memory
-    joins: whether the processes have a default process group, which this world leaves as it is
+    joins: whether the processes already have a default process group, which this world leaves
+        unchanged
     cut: ends of the parts into which the devices of a node divide all vectors; None: not divided
     hierarchical: whether nodes of several devices all-reduce as a `Hierarchy`
     """
@@ -125,9 +126,9 @@ class TorchWorld(World):
         self.memory = self.shared_memory(nodes)
 
     def shared_memory(self, nodes: int) -> SharedMemory | None:
-        """Return memory shared with the processes that turn out to be on this machine.
+        """Return memory shared with the processes found to be on this machine.
 
-        If all nodes are on one machine, they average in its memory too.
+        If all nodes are on one machine, they also average in its memory.
         """
         memory = None
         if self.shares_memory and hasattr(os, "memfd_create"):
@@ -152,7 +153,7 @@ class TorchWorld(World):
 
     @property
     def averages_in_memory(self) -> bool:
-        """Return whether nodes of one machine average in its memory: nodes of one CPU device."""
+        """Return whether nodes on one machine average in its memory: if each has one CPU device."""
         others = self.shaper, self.cut, self.hierarchy, self.node
         on_cpu = self.device.type == "cpu" and not self.layout.is_server
         return on_cpu and not self.paired and all(other is None for other in others)
@@ -210,7 +211,7 @@ class TorchWorld(World):
 
     @property
     def sharded(self) -> bool:
-        """Return whether all devices of a node run the algorithm and move a part of messages."""
+        """Return whether all devices of a node run the algorithm and move parts of messages."""
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
@@ -289,7 +290,7 @@ class TorchWorld(World):
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Send the tensor of process ``source`` to all processes, in place."""
-        with named("lost a connection while all took one model"):
+        with named("lost a connection while one model was sent to all ranks"):
             run_abandonable(
                 lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
             )
@@ -310,7 +311,7 @@ class TorchWorld(World):
         self.release()
 
     def release(self) -> None:
-        """Release the groups: the last reference to each ends its threads and connections."""
+        """Release the groups, whose threads and connections end with their last references."""
         if self.shared_mean is not None:
             self.shared_mean.close()
         if not self.joins and dist.is_initialized():

@@ -3,10 +3,10 @@
 The run's store holds the reason for the vote, the answers and the decision. Each rank answers on
 its watchdog thread, even during computations. The rank that started the vote waits until all
 members have answered or are known to be dead, but at most ``vote_seconds``. The first proposed list
-of live ranks is binding; a rank that answers too late is not on the list, is evicted and ends. If a
-member on the list is found dead, another vote follows, so ranks may die at any time: before a vote,
-during it, or while the survivors reconnect. If a run cannot continue without lost ranks, only a
-lost connection starts a vote, and a rank may be silent for `network.timeout_seconds`.
+of live ranks is binding; a rank that answers too late is not on the list, is evicted and exits. If
+a member on the list is found dead, another vote follows, so ranks may die at any time: before a
+vote, during it, or while the survivors reconnect. If a run cannot continue without lost ranks, only
+a lost connection starts a vote, and a rank may be silent for `network.timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Vote:
             self.next_heartbeat = now + self.detection.silence_seconds / HEARTBEATS
 
     def suspicion(self, waited: float) -> str | None:
-        """Return a reason to start a vote: a member is dead, or silent for too long; else None."""
+        """Return a reason to start a vote (a member is dead or silent for too long), else None."""
         if self.dead():
             return "the launching process has seen it end"
         if waited < self.detection.silence_seconds:
@@ -74,7 +74,7 @@ class Vote:
         return None
 
     def dead(self) -> list[int]:
-        """Return the members whose processes have ended; launching processes report them."""
+        """Return the members whose processes have ended, as reported by their launchers."""
         ended = json.loads(self.store.get(DEAD)) if self.store.check([DEAD]) else []
         return [rank for rank in self.members if rank in ended]
 
@@ -82,7 +82,7 @@ class Vote:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
-        """Answer the current vote, if any, once; return whether this call answered it."""
+        """Answer the current vote once, if there is one; return whether this call answered it."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
         self.store.set(self.key("here", self.original_rank), "")
@@ -110,7 +110,7 @@ class Vote:
         return self.settle(self.present())
 
     def complete(self) -> bool:
-        """Return whether the vote is decided, or all living members have answered."""
+        """Return whether the vote is decided or all live members have answered."""
         return self.decided or set(self.members) == {*self.answers(), *self.dead()}
 
     @property
@@ -141,7 +141,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Record that rank 0 has the results; a rank that is lost later needs no vote."""
+        """Record that rank 0 has the results, so that a rank lost later needs no vote."""
         self.store.set(CONCLUDED, "")
 
     @property

@@ -1,4 +1,4 @@
-"""World: all processes of a real run and their operations other than sending messages."""
+"""World: all processes of a real run and their operations, except message passing."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class World(Protocol):
 
     All of them call the same methods in the same order: ``connect`` first, ``close`` last.
 
-    process_rank, size: this process and their number, servers included
+    process_rank, size: rank of this process and number of processes, servers included
     layout: the device and node of this process
     store: store of this run
-    alarm: store where the first failing rank writes it, over a separate connection
+    alarm: store to which the first failing rank writes its error, over a separate connection
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
         values on CPUs; None with one device
     hierarchy: how the devices of this node average over nodes, if all-reduces are hierarchical
-    shared_mean: how the nodes average in the memory of one machine, if all are on one
+    shared_mean: how the nodes average in shared memory, if all are on one machine
     shaper: the imitated link of this node, if any
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
@@ -64,32 +64,32 @@ class World(Protocol):
     cut: Cut | None = None
 
     def connect(self, nodes: int) -> None:
-        """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
+        """Connect the processes of ``nodes`` gradient workers (which come first) and of servers."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        """Return the transport between this rank, with its ``mailbox``, and the others."""
+        """Return the transport between this rank (with its ``mailbox``) and the others."""
 
     def gather(self, value: object) -> list[Any]:
-        """Return the values of all processes, by process rank, on all of them.
+        """Return the values of all processes, by process rank, on every process.
 
-        Values travel as JSON: see `sgp_runner.distributed.json_collectives`.
+        Values are sent as JSON: see `sgp_runner.distributed.json_collectives`.
         """
 
     def all_gather_workers(self, value: object) -> list[Any]:
-        """Return the values of the processes in ``running``, which alone call this method."""
+        """Return the values of the processes in ``running``; only these call this method."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Average in place over processes with a gradient worker, which alone call this method.
+        """Average in place over processes with a gradient worker; only these call this method.
 
         Devices that hold parts average with the same device of all nodes.
         """
 
     def close(self) -> None:
-        """Close the connections, once all processes have come here without an error."""
+        """Close the connections after all processes have arrived here without an error."""
 
 
 def check_agreement(world: World, what: str, value: str) -> None:
-    """Raise RankFailed on all ranks, with the ranks that differ, unless all values are equal."""
+    """Raise RankFailed on all ranks, naming those that differ, unless all values are equal."""
     values = world.gather(value)
     if different := [rank for rank, other in enumerate(values) if other != values[0]]:
         where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))
@@ -104,7 +104,7 @@ def checksum(params: Tensor) -> str:
 
 
 def check_alike(processes: list[Any], layout: RankLayout) -> None:
-    """Raise RankFailed unless all devices of a node ended with the same parameters."""
+    """Raise RankFailed unless all devices of a node finished with the same parameters."""
     ends = [
         end["checksum"]
         for process, end in enumerate(processes)

@@ -1,1 +1,1 @@
-"""Adapters by which an `Averager` steps in the training loops of other libraries."""
+"""Adapters of `Averager` for the training loops of other libraries."""

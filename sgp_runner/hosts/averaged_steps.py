@@ -1,4 +1,4 @@
-"""An optimizer that steps with an averager, and the saved state of each rank, for all adapters."""
+"""Optimizer that steps with an averager, and saved state of each rank, for all adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sgp_runner.utils.waits import interruption
 
 
 class AveragedSteps:
-    """The optimizer of an averager, whose `step` is the averager's."""
+    """The optimizer of an averager, with the averager's `step`."""
 
     def __init__(self, averager: Averager) -> None:
         self.averager = averager
@@ -34,9 +34,9 @@ class AveragedSteps:
 
 
 def lost_connection(error: BaseException) -> Exception | None:
-    """Return the error in a sentence if a collective of the library lost a rank; else None.
+    """Return the error message if a collective of the library lost a rank; else None.
 
-    Ranks that wait for one that hangs lose each other when they end.
+    Ranks that wait for a hanging rank lose each other when they exit.
     """
     if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
         late = "has waited for another rank for longer than its process group allows"
@@ -46,11 +46,11 @@ def lost_connection(error: BaseException) -> Exception | None:
 
 
 def refuse_scaler(scaler: object) -> None:
-    """Raise ConfigError for a loop in fp16, whose scaler steps around the averager."""
+    """Raise ConfigError for a loop in fp16, whose gradient scaler bypasses the averager."""
     if scaler is not None:
         raise ConfigError(
             "mixed_precision",
-            "the scaler of fp16 steps the optimizer without the averager: use bf16.",
+            "the gradient scaler of fp16 bypasses the averager: use bf16.",
         )
 
 
@@ -59,7 +59,7 @@ def state_path(folder: Path, rank: int) -> Path:
 
 
 def save_rank(averager: Averager, folder: Path) -> None:
-    """Save the state of this rank into ``folder``; a call of all ranks together."""
+    """Save the state of this rank into ``folder``; all ranks must call this together."""
     state = averager.state_dict()
     folder.mkdir(parents=True, exist_ok=True)
     path = state_path(folder, averager.rank)
@@ -68,12 +68,12 @@ def save_rank(averager: Averager, folder: Path) -> None:
 
 
 def load_rank(averager: Averager, folder: Path) -> None:
-    """Continue from the state of this rank in ``folder``. Raises ConfigError if it has none."""
+    """Continue from the state of this rank in ``folder``. Raises ConfigError if there is none."""
     path = state_path(folder, averager.rank)
     if not path.is_file():
         raise ConfigError(
             "state",
-            f"there is no {path}: resume from a checkpoint that {averager.size} ranks have saved "
-            "during the training.",
+            f"there is no {path}: resume from a checkpoint that {averager.size} ranks saved "
+            "during training.",
         )
     averager.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

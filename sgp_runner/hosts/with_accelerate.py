@@ -1,4 +1,4 @@
-"""An `Averager` for a training loop of Hugging Face's accelerate."""
+"""An `Averager` for training loops of Hugging Face Accelerate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sgp_runner.utils.errors import ConfigError
 
 
 class ResumedSteps(AveragedSteps):
-    """An optimizer that continues from the folder of a checkpoint instead of from its file."""
+    """An optimizer that is restored from a checkpoint's folder instead of its file."""
 
     folder: Path
 
@@ -39,14 +39,14 @@ def averager_of(
     steps: int | None = None,
     **settings: Any,
 ) -> Averager:
-    """Let the optimizer's `step` take steps of an algorithm, and return the averager.
+    """Make the optimizer's `step` take steps of an algorithm, and return the averager.
 
-    model, optimizer: as ``accelerator.prepare`` has returned them
+    model, optimizer: as returned by ``accelerator.prepare``
     algo, steps, settings: those of `Averager`
 
     ``accelerator.save_state`` saves the mean model and the state of each rank, and
     ``accelerator.load_state`` continues from there; call it before the first step. Raises
-    ConfigError for arguments that cannot work.
+    ConfigError for invalid arguments.
     """
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise ConfigError("optimizer", "pass the optimizer that accelerator.prepare has returned.")

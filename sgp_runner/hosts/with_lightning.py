@@ -1,4 +1,4 @@
-"""An `Averager` as a strategy of Lightning."""
+"""An `Averager` as a Lightning strategy."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from sgp_runner.utils.errors import ConfigError
 
 
 class AveragingStrategy(DDPStrategy):
-    """Lets a trainer take steps of an algorithm: ``Trainer(strategy=AveragingStrategy("sgp"))``.
+    """Strategy that takes steps of an algorithm: ``Trainer(strategy=AveragingStrategy("sgp"))``.
 
     algo, settings: those of `Averager`
     ddp: further arguments of `DDPStrategy`
 
-    Evaluations and checkpoints are of the mean model. Beside the checkpoint FILE, the folder
+    Evaluations and checkpoints use the mean model. Next to the checkpoint FILE, the folder
     FILE.ranks has the state of each rank, from which ``trainer.fit(ckpt_path=FILE)`` continues.
-    `fit` raises ConfigError for arguments that cannot work.
+    `fit` raises ConfigError for invalid arguments.
     """
 
     def __init__(
@@ -127,5 +127,5 @@ class AveragingStrategy(DDPStrategy):
 
 
 def ranks_of(checkpoint: Any) -> Path:
-    """Return the folder with the states of all ranks beside a checkpoint."""
+    """Return the folder with the states of all ranks, next to a checkpoint."""
     return Path(f"{checkpoint}.ranks")

@@ -1,4 +1,4 @@
-"""An `Averager` in the `Trainer` of Hugging Face's transformers."""
+"""An `Averager` in the `Trainer` of Hugging Face Transformers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from sgp_runner.hosts.averaged_steps import (
 
 
 class AveragingCallback(TrainerCallback):
-    """Lets a trainer take steps of an algorithm: ``trainer.add_callback(AveragingCallback(...))``.
+    """Callback that takes steps of an algorithm: ``trainer.add_callback(AveragingCallback(...))``.
 
-    trainer: a `transformers.Trainer`, also of a class derived from it
+    trainer: a `transformers.Trainer` or an instance of a subclass
     algo, settings: those of `Averager`
 
-    Evaluations and models on the disk are of the mean model. Checkpoints also have the state of
+    Evaluations and saved models use the mean model. Checkpoints also have the state of
     each rank, from which ``trainer.train(resume_from_checkpoint=...)`` continues. Each rank
     averages the loss over its own tokens (``average_tokens_across_devices`` is switched off).
-    `train` raises ConfigError for arguments that cannot work.
+    `train` raises ConfigError for invalid arguments.
     """
 
     def __init__(self, trainer: Any, algo: str | Algorithm, **settings: Any) -> None:
@@ -67,7 +67,7 @@ class AveragingCallback(TrainerCallback):
         trainer.train = train_together
 
     def on_mean(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a method of the trainer run with the mean model."""
+        """Make a method of the trainer run with the mean model."""
 
         @wraps(method)
         def averaged(*arguments: Any, **options: Any) -> Any:
@@ -99,7 +99,7 @@ class AveragingCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Leave the mean model, or the best one if the trainer has loaded it."""
+        """Load the mean model into the module, unless the trainer has loaded the best one."""
         assert self.averager is not None
         model = self.averager.model
         best = None

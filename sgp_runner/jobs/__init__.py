@@ -1,1 +1,1 @@
-"""Many runs: pools of jobs and what they need to know of the machine."""
+"""Many runs: pools of jobs, and the machine's resources that they share."""

@@ -1,6 +1,6 @@
-"""Pool of jobs: starts many runs, several at a time, and skips runs that have finished.
+"""Pool of jobs: executes many runs, several at a time, and skips finished runs.
 
-It makes the hundreds of small runs on which studies and tables rest.
+It executes the hundreds of small runs behind studies and tables.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class RunJob:
     """One run.
 
     name: name of the folder in ``results``/runs
-    overrides: settings of the run, as on a command line
+    overrides: settings of the run, as on the command line
     cores: cores that the run keeps busy
     memory: memory that the run needs, in bytes; 0: unknown
-    template: the experiment of these settings; None: it is composed when the run starts
+    template: the experiment with these settings; None: composed when the run starts
     """
 
     name: str
@@ -51,7 +51,7 @@ class RunJob:
 
     @property
     def command(self) -> str:
-        """Return the command that repeats the run, quoted for a shell."""
+        """Return the command that repeats the run, quoted for the shell."""
         return shlex.join(["sgp-run", *self.overrides])
 
     @property
@@ -69,12 +69,12 @@ class RunJob:
 
     @property
     def diverged(self) -> bool:
-        """Return whether training has diverged, which counts as a result."""
+        """Return whether training has diverged, which is also a result."""
         return (self.folder / DIVERGED).exists()
 
     @property
     def finished(self) -> bool:
-        """Return whether the run has results, of this version or an earlier one."""
+        """Return whether the run has results, from this version or an earlier one."""
         return self.summary is not None or self.diverged
 
     @property
@@ -88,17 +88,17 @@ class RunJob:
 
     @property
     def replaces(self) -> bool:
-        """Return whether a new run would replace results of another version."""
+        """Return whether a new run would replace results from another version."""
         config = self.config
         return config is not None and config.get("format") != FORMAT
 
     @property
     def due(self) -> bool:
-        """Return whether the run has to start: its results are missing or of another version."""
+        """Return whether the run must start: its results are missing or from another version."""
         return not self.finished or self.replaces
 
     def perform(self) -> str:
-        """Run the job in this process; return the sentence of its error, or an empty string."""
+        """Run the job in this process; return its error message, or an empty string."""
         sys.argv = ["sgp-run", *self.overrides]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
         try:
@@ -111,7 +111,7 @@ class RunJob:
 
 
 class PoolJob(Protocol):
-    """A job of the pool; `RunJob` is one."""
+    """Interface of the pool's jobs, such as `RunJob`."""
 
     @property
     def name(self) -> str: ...
@@ -128,18 +128,18 @@ class PoolJob(Protocol):
     @property
     def due(self) -> bool: ...
     def perform(self) -> str:
-        """Make the results of the job; return the sentence of its error, or an empty string."""
+        """Compute the results of the job; return its error message, or an empty string."""
 
 
 Job = TypeVar("Job", bound=PoolJob)
 
 
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
-    """Run the jobs that are due; yield each as it ends, with a sentence if it failed, else None.
+    """Run the jobs that are due; yield each as it finishes, with an error message or None.
 
     processes: number of runs at a time, with one thread each; None: one per core
 
-    After a signal all runs save; then this raises Stopped.
+    After a signal, all runs save; then this raises Stopped.
     """
     waiting = [job for job in jobs if job.due]
     if not waiting:

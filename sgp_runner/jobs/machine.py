@@ -1,4 +1,4 @@
-"""The cores and the memory that several runs on this machine share."""
+"""The cores and memory shared by several runs on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sgp_runner.utils.memory import free_bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """The resources of several runs on this machine.
+    """The resources available to several runs on this machine.
 
-    asked: number of runs at a time that the user set (``jobs=``), if any
+    asked: number of runs at a time set by the user (``jobs=``), if any
     cores: number of cores available to this process
     memory: free memory in bytes
     """
@@ -35,7 +35,7 @@ class Machine:
         return asked_cores() or cores_for(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
-        """Return an upper bound on the number of runs that the machine can run at the same time."""
+        """Return an upper bound on the number of runs that the machine can run at a time."""
         cores = min(self.cores_for(run) for run in runs)
         memory = min(estimated_bytes(run) for run in runs)
         most = min(len(runs), self.asked or self.cores)

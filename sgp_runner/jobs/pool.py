@@ -1,7 +1,8 @@
 """Pool of processes: several tasks at a time, as cores and memory permit.
 
 Each task runs in a new process, forked from a server that has imported PyTorch once. The process
-starts within milliseconds and inherits no state of earlier tasks. Killing it affects no other task.
+starts within milliseconds and inherits no state of earlier tasks. Killing it does not affect other
+tasks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class PoolTask:
     """A call in a new process.
 
     number: number of the task, for the caller
-    call: function to call; it and its result are pickled, because another process calls it
+    call: function to call; it and its result are pickled, because it runs in another process
     lock_key: tasks with the same key run one after another
     cores: cores that the task keeps busy
     memory: memory that the task needs, in bytes
@@ -63,7 +64,7 @@ class PoolTask:
 
 @dataclass(frozen=True)
 class Ended:
-    """A task that has ended.
+    """A finished task.
 
     result: result of the call; None if the process ended without a result
     exit_code: exit code of the process; negative signal number if a signal killed it
@@ -80,8 +81,8 @@ class Pool:
     """Processes for at most ``most`` tasks at a time.
 
     All running tasks together keep at most ``cores`` cores busy and use at most ``memory`` bytes; a
-    task that needs more runs alone. The pool is a context manager: on exit, running tasks are
-    stopped.
+    task that exceeds these limits runs alone. The pool is a context manager: on exit, running tasks
+    are stopped.
 
     imported: modules that the server imports in addition to PyTorch
     """
@@ -106,7 +107,7 @@ class Pool:
         return [task for task, *_ in self.processes.values()]
 
     def run(self, tasks: Iterable[PoolTask]) -> Iterator[Ended]:
-        """Start the tasks in their order and yield each as it ends; start none after `stop`.
+        """Start the tasks in order and yield each as it finishes; start none after `stop`.
 
         The next task is taken from ``tasks`` only when fewer than ``most`` tasks run.
         """
@@ -123,9 +124,10 @@ class Pool:
                 return
 
     def run_until_stopped(self, tasks: Iterable[PoolTask], total: float = inf) -> Iterator[Ended]:
-        """Run the tasks and yield each that ends with a result or fails.
+        """Run the tasks and yield each that returns a result or fails.
 
-        After a signal all running tasks save; then this raises Stopped, unless all ``total`` ended.
+        After a signal, all running tasks save; then this raises Stopped, unless all ``total`` have
+        ended.
         """
         signals: list[int] = []
         ends = 0
@@ -162,7 +164,7 @@ class Pool:
             process.terminate()
 
     def ended(self) -> list[Ended]:
-        """Wait until one or more tasks have ended and return them."""
+        """Wait until at least one task has ended, and return all that have."""
         done = []
         for connection in wait(list(self.processes)):
             assert isinstance(connection, Connection)
@@ -175,7 +177,7 @@ class Pool:
         return done
 
     def stop(self) -> None:
-        """Ask all running tasks to save and stop; no further task is started."""
+        """Ask all running tasks to save and stop, and start no further tasks."""
         self.stopping = True
         for _, process, _ in list(self.processes.values()):
             process.terminate()
@@ -184,7 +186,7 @@ class Pool:
 def work(
     connection: Connection, call: Callable[[], object], log: Path | None, quiet: str
 ) -> NoReturn:
-    """Make the call in this process, and send its result."""
+    """Make the call in this process and send its result."""
     os.environ[QUIET] = quiet
     print_to(log or Path(os.devnull))
     show_messages()

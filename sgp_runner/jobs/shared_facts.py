@@ -1,4 +1,4 @@
-"""Facts that all processes of a `sgp_runner.jobs.pool.Pool` share: its server finds them."""
+"""Facts determined once by the server of a `sgp_runner.jobs.pool.Pool` for all its processes."""
 
 from sgp_runner.utils.provenance import environment
 

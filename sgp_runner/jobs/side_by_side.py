@@ -1,6 +1,6 @@
 """Runs of a sweep on this machine, several at a time; each finished run prints a line.
 
-After 30 s without a line, a file or a pipe receives the status.
+If the output is a file or a pipe, a status line follows after 30 s without output.
 
 Simulations of small models run at the same time, each on one core; their results do not depend on
 the number of cores. Large models and real runs use all cores, so they run one after another.
@@ -43,7 +43,7 @@ def run_on_cores(count: int, job: SweepJob, number: str, verified: bool) -> Row:
 def side_by_side(
     jobs: Sequence[SweepJob], machine: Machine, most: int, logs: Path
 ) -> Iterator[tuple[int, Row]]:
-    """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
+    """Run at most ``most`` jobs at a time and yield the number and row of each as it finishes.
 
     logs: folder for the output of the jobs, one file each
 
@@ -81,14 +81,14 @@ def side_by_side(
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
-    """Return the modules that the runs import besides PyTorch, except those of plug-ins."""
+    """Return the modules besides PyTorch that the runs import, except those of plug-ins."""
     modules = dict.fromkeys(module for run in runs for module in modules_of(run))
     wandb = ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
     return [__name__, *(name for name in modules if name.startswith("sgp_runner.")), *wandb]
 
 
 def modules_of(part: object) -> Iterator[str]:
-    """Yield the modules of the classes of a part of a run and of its inner parts."""
+    """Yield the modules that define a component of a run and its inner components."""
     if is_dataclass(part):
         yield type(part).__module__
         for field in fields(part):
@@ -96,7 +96,7 @@ def modules_of(part: object) -> Iterator[str]:
 
 
 def row_of(ended: Ended, job: SweepJob) -> Row:
-    """Return the row of a job whose process has ended, with or without a result."""
+    """Return the row of a job whose process has ended, even without a result."""
     if ended.result is not None:
         return cast(Row, ended.result)
     code = ended.exit_code or 0
@@ -111,7 +111,7 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
 
 
 class ProgressLines:
-    """Prints a line for each finished job, and shows the running jobs and the time left."""
+    """Prints a line for each finished job, and shows the running jobs and the remaining time."""
 
     def __init__(self, jobs: Sequence[SweepJob], pool: Pool) -> None:
         self.jobs, self.total, self.pool, self.ended = jobs, len(jobs), pool, 0

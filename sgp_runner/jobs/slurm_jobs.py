@@ -1,4 +1,4 @@
-"""Runs as the jobs of a Slurm array, through submitit (``hydra/launcher=slurm``)."""
+"""Runs as jobs of a Slurm array, through submitit (``hydra/launcher=slurm``)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LAUNCHER = "sgp_runner.jobs.slurm_jobs.launch"  # ``_target_`` of configs/hydra/
 
 
 class NotSubmitted(RuntimeError):
-    """Slurm did not take the jobs."""
+    """Raised when Slurm rejects the jobs."""
 
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """Run a job of a sweep on Slurm, also again after Slurm has requeued it.
+    """Run a job of a sweep on Slurm, and again if Slurm requeues it.
 
-    number: of the job among all jobs, as a text
+    number: number of the job among all jobs, as text
     variables: environment variables
     """
 
@@ -51,7 +51,7 @@ class SlurmTask:
             raise
 
     def checkpoint(self) -> object:
-        """Return what a requeued job does; submitit calls this."""
+        """Return the submission of the requeued job; submitit calls this."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -63,10 +63,10 @@ def launch(
     settings: Mapping[str, Any],
     variables: Mapping[str, str],
 ) -> Generator[tuple[int, Row]]:
-    """Submit the jobs, wait for them, and yield the number and the row of each in their order.
+    """Submit the jobs, wait for them, and yield the number and row of each in order.
 
     directory: folder of the sweep
-    settings: those below ``hydra.launcher``
+    settings: settings under ``hydra.launcher``
     variables: environment variables of the jobs
 
     Raises NotSubmitted. The jobs are cancelled after any other error, such as Ctrl-C.
@@ -104,7 +104,7 @@ def submit(
         submitted: Sequence[Job[Row]] = executor.submit_array(tasks)
     except Exception as error:
         reason = re.sub(r"(?s).*^sbatch: \w+: ", "", str(error).strip(), flags=re.M)
-        raise NotSubmitted(f"Slurm did not take the jobs ({reason}).") from error
+        raise NotSubmitted(f"Slurm rejected the jobs ({reason}).") from error
     return submitted
 
 
@@ -123,7 +123,7 @@ def row_of(slurm_job: Job[Row], job: SweepJob) -> Row:
 
 
 def requeue() -> None:
-    """Requeue this Slurm job, whose run has saved. Return only if the job is not requeued."""
+    """Requeue this Slurm job, whose run has saved. Returns only if the job is not requeued."""
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
     state = subprocess.run(ask, check=False, capture_output=True, text=True).stdout.strip()
     if state == "RUNNING":  # a cancelled job must not be requeued

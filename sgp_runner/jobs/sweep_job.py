@@ -1,4 +1,4 @@
-"""The jobs of a sweep and their rows of the comparison."""
+"""The jobs of a sweep and their rows in the comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, object]
 
 
 def attempt(experiment: Experiment, verified: bool = False) -> Row:
-    """Execute a run and return its summary; after an error, its facts and the error's sentence.
+    """Execute a run and return its summary or, after an error, its facts and the error message.
 
     verified: whether the calls of its ranks have been verified (`run_experiment`)
     """
@@ -39,21 +39,21 @@ def attempt(experiment: Experiment, verified: bool = False) -> Row:
 class SweepJob:
     """One run of a sweep.
 
-    title: the settings in which this run differs from the other runs, as a user types them
+    title: the settings that differ from the other runs, as typed by a user
     """
 
     title: str
     experiment: Experiment
 
     def row(self, results: Mapping[str, object]) -> Row:
-        """Return the job's row of the comparison, with settings that often differ between runs."""
+        """Return the job's row in the comparison, with settings that often differ between runs."""
         run = self.experiment.run
         cluster = run.cluster.name if run.network.clock == "simulated" else ""
         settings = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
         return {**results, **settings, "job": self.title}
 
     def failed_row(self, sentence: str) -> Row:
-        """Return the row of a job that failed; ``sentence`` is the reason."""
+        """Return the row of a failed job; ``sentence`` is the reason."""
         return self.row({**self.experiment.facts, "failed": sentence})
 
     def row_if_done(self) -> Row | None:
@@ -62,9 +62,9 @@ class SweepJob:
         return None if summary is None else self.row(summary)
 
     def perform(self, number: str, verified: bool = False) -> Row:
-        """Run the job and return its row; an error is printed, and its first line is in the row.
+        """Run the job and return its row; an error is printed, and the row has its first line.
 
-        number: of the job among all jobs, as a text
+        number: number of the job among all jobs, as text
         verified: as in `attempt`
         """
         logger.info(f"\n{number} {self.title}")

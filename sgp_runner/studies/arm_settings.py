@@ -1,4 +1,4 @@
-"""The arms of a study as written in its file: with settings to search, or published ones."""
+"""The arms of a study as written in its file, with searched or published settings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PUBLISHED = ("of", "at", "settings")  # keys of an arm with published settings
 class Arm:
     """One side of the comparison.
 
-    overrides: the settings in which it differs from the others
-    of: the searched arm of which it has published settings, moved to the size of the study; empty:
-        it is searched itself
+    overrides: the settings that differ from those of the other arms
+    of: the searched arm whose published settings this arm uses, transferred to the size of the
+        study; empty: this arm is itself searched
     """
 
     name: str
@@ -28,7 +28,7 @@ class Arm:
 
 def arms_in(value: object) -> tuple[Arm, ...]:
     if not isinstance(value, Mapping) or not value:
-        raise ConfigError("arms", "a study has one arm or more: write sgp: algo=sgp.")
+        raise ConfigError("arms", "a study needs at least one arm: write sgp: algo=sgp.")
     for name in map(str, value):
         if not name.isprintable():
             raise ConfigError("arms", f"the name '{name}' has characters that cannot be printed.")
@@ -37,7 +37,7 @@ def arms_in(value: object) -> tuple[Arm, ...]:
 
 
 def arm_in(name: str, content: object, others: Mapping[str, object]) -> Arm:
-    """Return an arm with the settings ``content``, or the published ones of one of ``others``."""
+    """Return an arm with the settings ``content``, or with published settings of another arm."""
     key = f"arms.{name}"
     if not isinstance(content, Mapping):
         return Arm(name, split(key, content))
@@ -57,11 +57,11 @@ def arm_in(name: str, content: object, others: Mapping[str, object]) -> Arm:
 
 
 def split(key: str, text: object) -> tuple[str, ...]:
-    """Split overrides, which are quoted as in a shell. Raises ConfigError for other words."""
+    """Split overrides, quoted as in a shell. Raises ConfigError for other words."""
     overrides = unquoted(key, str(text or ""))
     for word in overrides:
         if "=" not in word:
-            raise ConfigError(key, f"'{word}' is no setting; write key=value, such as algo=sgp.")
+            raise ConfigError(key, f"'{word}' is not a setting; write key=value, such as algo=sgp.")
     return tuple(overrides)
 
 
@@ -75,5 +75,5 @@ def unquoted(key: str, text: str) -> list[str]:
 def one_of(names: Sequence[str], key: str, value: object) -> str:
     if str(value) not in names:
         hint = nearest(str(value), names)
-        raise ConfigError(key, f"'{value}' is no arm: choose from {', '.join(names)}.{hint}")
+        raise ConfigError(key, f"'{value}' is not an arm: choose from {', '.join(names)}.{hint}")
     return str(value)

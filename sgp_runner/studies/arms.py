@@ -1,7 +1,7 @@
 """The runs of a study: from its arms, clusters and seeds to jobs.
 
-A run has the name of its settings, so that a finished run is found again and never repeated. Runs
-that decide have the seeds of the study; searches and pilots have others.
+A run is named by its settings, so a finished run is found again and never repeated. Runs that
+decide use the seeds of the study; searches and pilots use others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HELD_OUT = "holdout"  # the setting of a data set with a second validation set
 
 @dataclass(frozen=True)
 class RetimedJob:
-    """A trained run on the clock of other machines."""
+    """A trained run, re-timed on other machines."""
 
     source: RunJob
     machines: Machines
@@ -73,7 +73,7 @@ class RetimedJob:
         return not self.finished
 
     def perform(self) -> str:
-        """Re-time the run; return the sentence of its error, or an empty string."""
+        """Re-time the run; return its error message, or an empty string."""
         try:
             named(self.source.overrides)  # this process has not loaded the plug-ins
             retime(self.source.folder, self.machines, self.out)
@@ -83,17 +83,17 @@ class RetimedJob:
 
 
 def merged(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Return the overrides, of which the last one of each key counts."""
+    """Return the overrides, keeping the last one of each key."""
     return tuple({word.partition("=")[0]: word for word in overrides}.values())
 
 
 class RunMaker:
-    """Makes the jobs of a study; each combination of settings is composed once.
+    """Factory of a study's jobs; each combination of settings is composed once.
 
     run_all: runs the jobs
-    local: replaces the files in settings that somebody else wrote
-    jobs: the jobs that were made, by their folders
-    digests: the digest of the settings of each trained job
+    local: maps files named in another user's settings to local files
+    jobs: the created jobs, by folder
+    digests: the digest of each trained job's settings
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class RunMaker:
         return merged([*plain, *candidate, *evaluation])
 
     def plain(self, arm: Arm, cluster: int = 0) -> tuple[str, ...]:
-        """Return the settings of the file for an arm on a cluster."""
+        """Return the settings in the file for an arm on a cluster."""
         study = self.study
         machines = study.clusters[cluster].overrides
         return merged(["eval_workers=false", *study.common, *machines, *arm.overrides])
 
     def experiment(self, overrides: tuple[str, ...], arm: str = "") -> Experiment:
-        """Return the experiment of these settings. Raises ConfigError, which names the arm."""
+        """Return the experiment with these settings. Raises a ConfigError that names the arm."""
         if overrides not in self.composed:
             try:
                 folder = f"results={quoted(str(self.study.folder))}"
@@ -171,12 +171,12 @@ class RunMaker:
         return job
 
     def run(self, arm: Arm, cluster: int = 0) -> Run:
-        """Return the run of an arm with the settings of the file."""
+        """Return the run of an arm with the settings in the file."""
         return self.experiment(self.plain(arm, cluster), arm.name).run
 
     @cached_property
     def machines(self) -> Mapping[int, Machines]:
-        """The machines on which the runs of the first cluster can be re-timed."""
+        """The clusters on which the runs of the first cluster can be re-timed."""
         return {
             number: machines_in(
                 self.local(
@@ -229,7 +229,7 @@ class RunMaker:
         return Space(RATE, first, combinations)
 
     def applies(self, key: str, arm: Arm) -> bool:
-        """Return whether a key such as ``algo.osgp.tau`` belongs to the choices of an arm."""
+        """Return whether a key such as ``algo.osgp.tau`` applies to the choices of an arm."""
         condition = condition_of(key)
         if condition is None:
             return True
@@ -240,9 +240,9 @@ class RunMaker:
 
 
 def unnamed_differences(maker: RunMaker) -> str:
-    """Return a sentence about settings of which arms have other defaults; empty without any.
+    """Return a sentence about settings whose defaults differ between arms; empty if none do.
 
-    An arm that names a setting itself, or the part to which it belongs, is left out.
+    An arm that sets such a key itself, or the group to which it belongs, is left out.
     """
     values: dict[str, dict[str, list[str]]] = {}  # key -> value -> arms
     for arm in maker.study.arms:
@@ -259,14 +259,14 @@ def unnamed_differences(maker: RunMaker) -> str:
 
 
 def has_holdout(run: Run) -> bool:
-    """Return whether searches can validate on other samples than the runs that decide."""
+    """Return whether searches can validate on samples that the runs that decide do not use."""
     return any(field.name == HELD_OUT for field in fields(run.data))  # type: ignore[arg-type]
 
 
 def check_arms(maker: RunMaker) -> dict[str, Space]:
-    """Compose every arm on every cluster and return the space of each arm.
+    """Compose every arm on every cluster and return the search space of each arm.
 
-    Raises ConfigError for settings that cannot work, and for a budget that is too small.
+    Raises ConfigError for invalid settings, and for a budget that is too small.
     """
     study = maker.study
     runs = [maker.run(arm, number) for arm in study.arms for number in range(len(study.clusters))]

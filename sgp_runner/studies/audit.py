@@ -1,8 +1,8 @@
-"""The verdict on a published gain: at its published settings, and after both arms were searched.
+"""The verdict on a published gain: at the published settings, and with both arms searched.
 
-A gain is the effect of the study's primary arm against its baseline in the claimed direction, which
-is that of better results. It is shown if its two-sided p-value is at most 5 %, or 2.5 % after a
-second look at the results, and it is inside the margin if two one-sided tests show it (TOST).
+A gain is the effect of the study's primary arm over its baseline, positive for better results. It
+is shown if its two-sided p-value is at most 5 %, or 2.5 % after a second look at the results; it
+lies within the margin if two one-sided tests (TOST) show this.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Gain:
     """A gain at transferred settings and after a search; positive effects are better.
 
     margin: the smallest difference that matters
-    level: of a two-sided test; looks at the results share 5 %
-    unbracketed: the searched arms whose optimum lies at an edge of what was tried
+    level: level of a two-sided test; all looks at the results share 5 %
+    unbracketed: the searched arms whose optimum lies at an edge of the tried values
     """
 
     measure: Measure
@@ -62,7 +62,7 @@ class Gain:
 
     @property
     def by_design(self) -> bool:
-        """Whether the seeds find a difference of the margin with a power below `WANTED`."""
+        """Whether the seeds detect a difference of the margin with a power below `WANTED`."""
         spread = self.tuned.spread
         return spread > 0 and power(self.margin, spread, self.tuned.seeds) < WANTED
 
@@ -75,7 +75,7 @@ class Gain:
 
 
 def signed(measure: Measure, effect: Interval) -> str:
-    """Return an effect with its interval; plus is better."""
+    """Return an effect with its interval; positive is better."""
     mean, low, high = (
         f"{'-' if value < 0 else '+'}{measure.difference(value, value is effect.mean)}"
         for value in (effect.mean, effect.low, effect.high)
@@ -84,12 +84,12 @@ def signed(measure: Measure, effect: Interval) -> str:
 
 
 def is_inside(effect: Interval, margin: float, level: float) -> bool:
-    """Return whether two one-sided tests show that an effect is smaller than a margin."""
+    """Return whether two one-sided tests show that an effect is smaller than the margin."""
     return Between(-margin, margin).inside(effect) <= level / 2
 
 
 def gain_of(done: Conducted, first: Compared) -> Gain | None:
-    """Return the gain of a study with margin and published settings of both its compared arms.
+    """Return the gain of a study with a margin and published settings of both compared arms.
 
     first: the first measure on the first cluster
     """
@@ -104,10 +104,10 @@ def gain_of(done: Conducted, first: Compared) -> Gain | None:
 
 
 def tuned_effect(study: StudyFile, first: Compared) -> Interval:
-    """Return the primary arm against the baseline, both searched; plus is better."""
+    """Return the effect of the primary arm over the baseline, both searched; positive is better."""
     return better(first.measure, first.comparisons[study.primary].effect)
 
 
 def better(measure: Measure, effect: Interval) -> Interval:
-    """Return an effect of a measure so that plus is better."""
+    """Return an effect with its sign adjusted so that positive is better."""
     return effect.mirrored if measure.less_is_better else effect

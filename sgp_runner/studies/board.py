@@ -1,7 +1,7 @@
-"""A board: a static site that ranks the arms of many archives on common tracks.
+"""Leaderboard: a static site that ranks the arms of many archives on common tracks.
 
-A track is a task, machines and a cost to a loss. An archive takes part in a track if its study has
-this task, without other common settings, these machines and this measure.
+A track is a task, machines and a cost to reach a loss. An archive takes part in a track if its
+study has this task without other common settings, these machines and this measure.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PAGE, ENTRIES = "index.html", "entries"
 class Track:
     """A ranking of the board.
 
-    bandwidth: of the links of ``sgp_ethernet``
+    bandwidth: bandwidth of the links of ``sgp_ethernet``
     measure: the cost to reach the target
-    task: of the studies that can take part
+    task: task of the studies that can take part
     """
 
     bandwidth: str
@@ -57,7 +57,7 @@ class Track:
 
     @property
     def machines(self) -> str:
-        """The machines as a study names them."""
+        """The machines, as named in a study."""
         return CLUSTER.format(self.bandwidth.replace(" ", ""))
 
     @property
@@ -79,7 +79,7 @@ TRACKS = tuple(
 class Entry:
     """An arm on a track.
 
-    costs: by seed; infinite where the run does not reach the target
+    costs: cost for each seed; infinite if the run does not reach the target
     """
 
     name: str
@@ -94,10 +94,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Board:
-    """A board that was written.
+    """A written leaderboard.
 
     archives: number of archives on the page
-    absent: a sentence for each of these archives that lacks a track
+    absent: a sentence for each of these archives that is missing from a track
     refused: a sentence for each archive that was left out
     """
 
@@ -108,18 +108,20 @@ class Board:
 
 
 def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
-    """Write the site with the archives in ``folder``.
+    """Write the site for the archives in ``folder``.
 
-    An archive that contradicts itself or cannot be read is left out.
+    Inconsistent or unreadable archives are left out.
 
     plugins: the user's copies of the files that the archives name
 
-    Each archive is opened as `verification.opened` does, so its tables follow from its runs.
+    Each archive is opened by `verification.opened`, which checks that its tables follow from its
+    runs.
 
-    Raises ConfigError without the folder, and if ``out`` has files that are not of a board.
+    Raises ConfigError if the folder is missing, and if ``out`` has files that are not part of a
+    board.
     """
     if not folder.is_dir():
-        raise ConfigError("board", f"there is no folder {folder}; name one with archives (*.zip).")
+        raise ConfigError("board", f"there is no folder {folder}; give one with archives (*.zip).")
     paths = sorted(folder.glob("*.zip"))
     entries: dict[Track, list[Entry]] = {track: [] for track in TRACKS}
     lines, refused = [], []
@@ -155,7 +157,7 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
 
 
 def check_out(out: Path) -> None:
-    """Raise ConfigError if a folder has files that a board does not write."""
+    """Raise ConfigError if a folder has files that are not part of a board."""
     tables = {f"{track.name}.{kind}" for track in TRACKS for kind in ("csv", "md")}
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     foreign = there - tables - {PAGE, ENTRIES}
@@ -168,7 +170,7 @@ def check_out(out: Path) -> None:
     if foreign:
         raise ConfigError(
             "board",
-            f"{out} has files that are not of this board, such as {min(foreign)}: name a new "
+            f"{out} has files that do not belong to this board, such as {min(foreign)}: name a new "
             "folder.",
         )
 
@@ -176,7 +178,7 @@ def check_out(out: Path) -> None:
 def add_study(
     path: Path, study: OpenedStudy, out: Path, entries: dict[Track, list[Entry]]
 ) -> dict[str, str]:
-    """Copy archive and page of a study, add its arms to the tracks, and describe it."""
+    """Copy a study's archive and page, add its arms to the tracks, and describe the study."""
     there = out / ENTRIES / path.stem
     with damage_named(study.archive):
         write_study(study.maker, study.findings, study.record)
@@ -204,7 +206,7 @@ def add_study(
 
 
 def absence(missing: Mapping[str, Sequence[str]], tracks: int) -> str:
-    """Describe why a study takes no part in tracks; empty if it takes part in all.
+    """Describe why a study is missing from tracks; empty if it takes part in all.
 
     missing: the reasons, by the title of each such track
     tracks: number of tracks of the study's task
@@ -219,14 +221,14 @@ def absence(missing: Mapping[str, Sequence[str]], tracks: int) -> str:
 
 
 def obstacles(track: Track, study: OpenedStudy) -> list[str]:
-    """Return the reasons why a study takes no part in a track."""
+    """Return the reasons why a study does not take part in a track."""
     content = study.study
     asked = {word.partition("=")[0]: word for word in TASKS[track.task].all_overrides}
     present = {word.partition("=")[0]: word for word in content.common}
     other = [key for key in {**asked, **present} if asked.get(key) != present.get(key)]
     machines = track.machines
     return [
-        *([f"other settings than task: {track.task} ({', '.join(other)})"] if other else []),
+        *([f"settings other than task: {track.task} ({', '.join(other)})"] if other else []),
         *([f"no cluster {machines}"] if cluster_in(machines) not in content.clusters else []),
         *([f"no measure {track.measure}"] if track.measure not in content.measures else []),
     ]
@@ -244,7 +246,7 @@ def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
 
 
 def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
-    """Return the ranking of a track; arms of which a run misses the target come last."""
+    """Return the ranking of a track; arms with a run that misses the target come last."""
     ordered = sorted(
         entries,
         key=lambda entry: (len(entry.costs) - entry.reached, fmean(entry.costs), entry.name),

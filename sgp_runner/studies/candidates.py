@@ -1,4 +1,4 @@
-"""The candidates of a search, their runs and what they score."""
+"""The candidates of a search, their runs and their scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
-    """Return ``middle``, its first ``times`` doublings and its first ``times`` halvings."""
+    """Return ``middle``, halved and doubled up to ``times`` times, in increasing order."""
     return tuple(middle * 2.0**power for power in range(-times, times + 1))
 
 
@@ -52,8 +52,8 @@ class Trial:
 class Score(NamedTuple):
     """The result of a run of a search; less is better.
 
-    value: the loss, or the cost of the target; infinite if the run diverged or never reaches it
-    loss: the loss, which orders equal values
+    value: the loss, or the cost to reach the target; infinite if the run diverged or misses it
+    loss: the loss, which breaks ties
     """
 
     value: float
@@ -65,10 +65,10 @@ WORST = Score(inf, inf)
 
 @dataclass(frozen=True)
 class Space:
-    """The candidates of an arm.
+    """The search space of an arm.
 
     key: the setting with a ladder; empty: none
-    first: the values of the ladder that are tried first
+    first: the initial values of the ladder
     combinations: combinations of the other settings, as overrides
     ranges: for the rule ``tpe`` the distribution of each key; then ``combinations`` is an example
     """
@@ -89,12 +89,12 @@ class Space:
 
     @property
     def size(self) -> int:
-        """The number of candidates that are tried at first; 1: nothing is searched."""
+        """The number of candidates tried first; 1: nothing is searched."""
         return ROUND if self.ranges else len(self.combinations) * max(1, len(self.first))
 
     @property
     def least_budget(self) -> int:
-        """The number of runs of a search in which each ladder ends as early as it can."""
+        """The minimum number of runs of a search, with each ladder as short as possible."""
         if self.size == 1:
             return 0
         if not self.first:
@@ -108,9 +108,9 @@ class Tuned:
 
     chosen: the candidate that the arm runs with
     losses: the loss of each run; infinite if it diverged
-    edges: the searched numbers beyond whose tried values a better one may lie
-    values: the value of each run, by which the search decides; empty: its loss
-    expected: the value of a choice between the tried ones, on the parabola
+    edges: the searched numbers for which a better value may lie beyond the tried ones
+    values: the value of each run that the search compares; empty: the losses
+    expected: the value predicted by the parabola, if the choice lies between tried values
     """
 
     chosen: Candidate
@@ -130,12 +130,12 @@ class Tuned:
 
     @property
     def score(self) -> float:
-        """The value of the choice: its mean, or that on the parabola between other rates."""
+        """The value of the choice: its mean, or its value on the parabola between tried rates."""
         scores = self.scores()
         return fmean(scores[self.chosen]) if self.chosen in scores else self.expected
 
     def scores(self) -> dict[Candidate, list[float]]:
-        """Return the values of each candidate, one for each of its seeds."""
+        """Return the values of each candidate, one per seed."""
         return by_candidate(self.values or self.losses)
 
 
@@ -155,7 +155,7 @@ def rate_of(candidate: Candidate) -> float:
 
 
 def distribution(key: str, text: str) -> tuple[object, BaseDistribution]:
-    """Return the first of the values ``text``, in Hydra's notation, and Optuna's distribution."""
+    """Return the first value of ``text``, in Hydra's notation, and Optuna's distribution."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     try:
@@ -174,13 +174,13 @@ def distribution(key: str, text: str) -> tuple[object, BaseDistribution]:
 
 
 def override(setting: tuple[str, object]) -> str:
-    """Return a proposed value as an override; a number has four digits."""
+    """Return a proposed value as an override; floats have four significant digits."""
     key, value = setting
     return f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
 
 
 def numbers_of(candidate: Candidate) -> dict[str, float]:
-    """Return the numbers among the values of a candidate; ``algo.sgp.tau`` is ``algo.tau``."""
+    """Return a candidate's numeric values by key; ``algo.sgp.tau`` becomes ``algo.tau``."""
     rated = with_rate(candidate)
     numbers = {} if rated.value is None else {RATE: rated.value}
     for key, _, text in (word.partition("=") for word in rated.others):
@@ -190,7 +190,7 @@ def numbers_of(candidate: Candidate) -> dict[str, float]:
 
 
 def with_rate(candidate: Candidate) -> Candidate:
-    """Return a candidate whose learning rate, also one of a list, is its value."""
+    """Return a candidate with its learning rate as value, even if the rate comes from a list."""
     values = dict(word.split("=", 1) for word in candidate.others)
     rate = values.pop(RATE, None) if candidate.value is None else None
     if rate is None:

@@ -1,7 +1,8 @@
 """Comparisons of the arms of a study with its baseline, their tests, and the answer.
 
 The primary comparison is tested alone at 5 %; the p-values of all others are adjusted by Holm's
-method. Intervals are not adjusted. Qualities of arms with diverged runs are compared by ranks.
+method. Intervals are not adjusted. Arms with diverged runs are compared by the ranks of their
+quality.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ Effect: TypeAlias = Callable[[str, str], Interval]
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm minus the baseline.
+    """Comparison of an arm with the baseline.
 
     p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
     equal: the p-value that the difference is smaller than what matters (TOST), adjusted like p;
         None: not tested
     level: the level of a two-sided test
-    rounding: whether both sides are equal up to rounding for every seed
+    rounding: whether the two sides are equal up to rounding for every seed
     """
 
     arm: str
@@ -77,7 +78,7 @@ class Comparison:
 
     @property
     def wanted(self) -> str:
-        """The number of seeds that would decide at the measured effect and spread."""
+        """The number of seeds that would suffice at the measured effect and spread."""
         if self.verdict != "undecided" or self.effect.spreadless or self.effect.mean == 0:
             return ""
         return wanted(abs(self.effect.mean), self.effect.spread)
@@ -88,14 +89,14 @@ class Compared:
     """One measure on one cluster.
 
     cluster: number of the cluster
-    values: for each arm its values by seed, as in its comparison with the baseline; those of the
-        baseline are as in the primary comparison
-    reached: for each arm when it reaches the target; empty without one
-    ranks: for each arm its rank; arms that are not separated can share it
-    comparisons: for each arm but the baseline its comparison
+    values: for each arm, its values by seed, as in its comparison with the baseline; for the
+        baseline, as in the primary comparison
+    reached: for each arm, when it reaches the target; empty without a target
+    ranks: for each arm, its rank; arms that tests do not separate can share a rank
+    comparisons: for each arm except the baseline, its comparison
     by_cluster: whether the values depend on the cluster
-    effect: gives the difference of two arms, by their names
-    diverged: names of the arms of which all runs diverged
+    effect: returns the difference of two arms, by their names
+    diverged: names of the arms whose runs all diverged
     outliers: names of the arms with diverged runs, whose values are compared by ranks
     """
 
@@ -130,7 +131,7 @@ class Compared:
         return f"{reached.count} of {len(reached.at)} reach it"
 
     def order(self, name: str) -> tuple[int, float]:
-        """Return a key that sorts arms: first those that reach the target with more runs."""
+        """Return a sort key for arms: those that reach the target in more runs come first."""
         missing = len(self.values[name]) - self.reached[name].count if self.reached else 0
         return missing, (1 if self.measure.less_is_better else -1) * self.centre(name)
 
@@ -140,11 +141,11 @@ class Compared:
 
 
 def compare(done: Conducted, looks: int = 1, by_ranks: bool = True) -> list[Compared]:
-    """Return all comparisons, that of the first measure on the first cluster first.
+    """Return all comparisons, beginning with the first measure on the first cluster.
 
     looks: number of looks at the results, which share the level of 5 %
-    by_ranks: whether qualities of arms with diverged runs are compared by ranks, which takes six
-        seeds
+    by_ranks: whether arms with diverged runs are compared by the ranks of their quality, which
+        takes six seeds
     """
     study = done.study
     by_ranks &= len(done.seeds) >= MIN_RANKED
@@ -213,8 +214,8 @@ def same_to_rounding(
 ) -> bool:
     """Return whether a quality is equal up to rounding for every seed.
 
-    Runs whose sums differ in order differ by rounding, which training enlarges. Runs that diverged
-    count as equal guesses, and are not compared.
+    Runs that sum in different orders differ by rounding errors, which training amplifies. Diverged
+    runs count as equal guesses and are not compared.
     """
     if measure.cost or any(run.job.diverged for run in (*ours, *theirs)):
         return False
@@ -238,7 +239,7 @@ def difference(
 def adjust(
     p_values: Mapping[tuple[int, str], float | None], primary: tuple[int, str]
 ) -> dict[tuple[int, str], float | None]:
-    """Return the p-values, of which all but the primary one are adjusted by Holm's method."""
+    """Return the p-values, all but the primary one adjusted by Holm's method."""
     family = {key: p for key, p in p_values.items() if p is not None and key != primary}
     return {**p_values, **dict(zip(family, holm([*family.values()]), strict=True))}
 
@@ -263,7 +264,7 @@ def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[s
 
 
 def lower(pair: Pairing, measure: Measure, outliers: Set[str], ours: str, theirs: str) -> Interval:
-    """Return a difference whose sign makes lower better; a run without a cost is the worst."""
+    """Return the difference, signed so that lower is better; a run without a cost is worst."""
     samples = ([min(v, WORST_COST) for v in sample] for sample in pair(ours, theirs))
     effect = test_of(measure, outliers, ours, theirs)(*samples)
     return effect if measure.less_is_better else effect.mirrored
@@ -272,12 +273,12 @@ def lower(pair: Pairing, measure: Measure, outliers: Set[str], ours: str, theirs
 def test_of(
     measure: Measure, outliers: Set[str], *arms: str
 ) -> Callable[[Sequence[float], Sequence[float]], Interval]:
-    """Return Student's test, or that by ranks for a quality of arms with diverged runs."""
+    """Return Student's test, or a rank test for the quality of arms with diverged runs."""
     return ranked if outliers & {*arms} and not measure.cost else paired
 
 
 def divergence(done: Conducted, first: Compared) -> str:
-    """Return a sentence about the arms of which runs diverged; empty if none did."""
+    """Return a sentence about the arms with diverged runs; empty if there are none."""
     counts = [(arm.arm.name, arm.diverged, len(arm.runs[0])) for arm in done.arms if arm.diverged]
     runs = (f"{count} of {seeds} runs of {name}" for name, count, seeds in counts)
     how = "; these arms have medians and are compared by ranks" if first.outliers else ""
@@ -295,10 +296,10 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
 
 
 def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
-    """Return the answer to the question in a sentence.
+    """Return the answer to the question as a sentence.
 
     first: the first measure on the first cluster
-    cluster: its name
+    cluster: name of the cluster
     clock: simulated | wall
     """
     study, measure = done.study, first.measure
@@ -326,7 +327,7 @@ def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> st
                 f"{certain}."
             )
         case "equal" if comparison.rounding:
-            return f"Equal to rounding: {sides} in {what}{certain}."
+            return f"Equal up to rounding: {sides} in {what}{certain}."
         case "equal":
             return f"{sides} differ by less than what matters in {what}{certain}."
     wanted = f"; {comparison.wanted} would tell" if comparison.wanted else ""
@@ -334,9 +335,9 @@ def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> st
 
 
 def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
-    """Return the best arms in a sentence, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
+    """Return a sentence on the best arms, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
 
-    The arguments are those of `answer`. Arms that tests do not separate from the best share its
+    The arguments are those of `answer`. Arms that tests do not separate from the best share first
     place.
     """
     names = sorted(first.values, key=first.order)
@@ -347,7 +348,7 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     if len(names) == 1:
         return "A study of one arm compares nothing."
     if len(best) == len(names):
-        return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
+        return f"Tests of all pairs separate no arm from the best in {measure.on(clock)}{where}."
     best = reaching or best[:1]
     value = " and ".join(map(first.text, best if len(best) <= MAX_NAMED else best[:1]))
     value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
@@ -363,7 +364,7 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
 
 
 def certainty(comparison: Comparison) -> str:
-    """Return the interval and the p-value in brackets."""
+    """Return the interval and the p-value in parentheses."""
     effect, measure = comparison.effect, comparison.measure
     if comparison.p is None:
         return " (the same for every seed)"
@@ -378,7 +379,7 @@ def signed(measure: Measure, value: float, unit: bool = True) -> str:
 
 
 def between(measure: Measure, effect: Interval) -> str:
-    """Return the ends of an interval; the unit of a quality stands once."""
+    """Return the ends of an interval as text; the unit of a quality appears once."""
     return f"{signed(measure, effect.low, unit=False)} to {signed(measure, effect.high)}"
 
 

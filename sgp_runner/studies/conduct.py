@@ -1,4 +1,4 @@
-"""The conduct of a study: searches, pilots, the runs that decide, and their times elsewhere.
+"""Conducting a study: searches, pilots, the runs that decide, and re-timing on other clusters.
 
 Every phase skips finished runs, so the same command continues an interrupted study.
 """
@@ -36,7 +36,7 @@ NEAR = 0.1  # share of the best tuned loss within which a target is taken to be 
 
 
 class RunsFailed(RuntimeError):
-    """Runs of a study have failed for another reason than divergence."""
+    """Raised when runs of a study fail for a reason other than divergence."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ArmResult:
     """The finished runs of an arm.
 
     space, tuned: the search and its result
-    runs: for each cluster the runs that decide, in the order of the seeds
+    runs: for each cluster, the runs that decide, in the order of the seeds
     """
 
     arm: Arm
@@ -68,7 +68,7 @@ class Conducted:
     """A study with all its runs.
 
     seeds: the seeds of the runs that decide
-    plan: their number and its reason; None without ``matters``
+    plan: the number of seeds and its justification; None without ``matters``
     """
 
     study: StudyFile
@@ -78,10 +78,10 @@ class Conducted:
 
 
 def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
-    """Make all runs of the study that are missing, and return the results.
+    """Execute all missing runs of the study and return the results.
 
-    Raises ConfigError if no arm can reach a target, or the seeds are too few; RunsFailed; Stopped
-    after a signal, once the runs are saved.
+    Raises ConfigError if no arm can reach a target or there are too few seeds, RunsFailed if runs
+    fail, and Stopped after a signal, once the runs are saved.
     """
     study = maker.study
     tuned = tune(maker, spaces)
@@ -133,7 +133,7 @@ def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
 
 
 def score(study: StudyFile, job: RunJob) -> Score:
-    """Return the result of a run of a search: its loss, or the cost of the target, and its loss."""
+    """Return the score of a search's run: its loss, or its cost to the target and its loss."""
     value = loss(job)
     if study.tune.by is None:
         return Score(value, value)
@@ -147,7 +147,7 @@ def tuning_job(maker: RunMaker, space: Space, name: str, trial: Trial) -> RunJob
 
 
 def make(maker: RunMaker, titled: Iterable[tuple[str, PoolJob]]) -> None:
-    """Run the jobs that are due, and print a line as each ends. Raises RunsFailed."""
+    """Run the jobs that are due, and print a line as each finishes. Raises RunsFailed."""
     titles: dict[Path, str] = {}
     jobs: dict[Path, PoolJob] = {}
     for title, job in titled:
@@ -164,8 +164,8 @@ def make(maker: RunMaker, titled: Iterable[tuple[str, PoolJob]]) -> None:
     if failures:
         folder, error = next(iter(failures.items()))
         raise RunsFailed(
-            f"{counted(len(failures), 'run')} failed; the same command tries again what is "
-            f"missing. The first: {titles[folder]}: {error}"
+            f"{counted(len(failures), 'run')} failed; the same command retries "
+            f"them. The first: {titles[folder]}: {error}"
         )
 
 
@@ -176,7 +176,7 @@ def outcome_of(job: PoolJob, error: str | None) -> str:
 
 
 def check_targets(study: StudyFile, tuned: Mapping[str, Tuned]) -> None:
-    """Raise ConfigError for a loss that no run of the searches comes near."""
+    """Raise ConfigError for a target loss that no run of the searches comes near."""
     losses = [value for result in tuned.values() for value in result.losses.values()]
     best = min(losses, default=0.0)
     for measure in study.measures:
@@ -195,7 +195,7 @@ def results(maker: RunMaker, arm: Arm, jobs: Sequence[RunJob | RetimedJob]) -> l
 
 
 def pilot(maker: RunMaker, chosen: Mapping[str, tuple[str, ...]]) -> SeedPlan:
-    """Make the pilot runs of the primary comparison and return the number of seeds that it needs.
+    """Execute the pilot runs of the primary comparison and return the number of seeds it needs.
 
     Raises ConfigError if the seeds of the study have a power below `WANTED`.
     """
@@ -235,7 +235,7 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
     if needed is None:
         raise ConfigError(
             "matters",
-            f"{MAX_SEEDS} seeds do not find a difference of {study.matters:g} {unit}: "
+            f"{MAX_SEEDS} seeds do not detect a difference of {study.matters:g} {unit}: "
             "choose a larger difference, or a task with less noise.",
         )
     count = len(study.seeds) or needed
@@ -243,7 +243,7 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
         probability = 100 * power(study.matters, spread, count)
         raise ConfigError(
             "seeds",
-            f"{count} seeds find a difference of {study.matters:g} with a probability of "
+            f"{count} seeds detect a difference of {study.matters:g} with a probability of "
             f"{probability:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: "
             "leave seeds out, or write more.",
         )
@@ -253,10 +253,10 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
 def decide(
     maker: RunMaker, chosen: Mapping[str, tuple[str, ...]], seeds: Sequence[int]
 ) -> dict[str, list[list[RunResult]]]:
-    """Make the runs that decide, seed by seed, and return those of each arm on each cluster.
+    """Execute the runs that decide, seed by seed, and return them by arm and cluster.
 
-    Runs are re-timed on further clusters where the algorithm's decisions do not depend on time, and
-    trained there otherwise.
+    On further clusters, runs are re-timed if the algorithm's decisions do not depend on time, and
+    trained again otherwise.
     """
     study = maker.study
     trained = {
@@ -301,7 +301,7 @@ def decide(
 
 
 def can_be_retimed(maker: RunMaker, arm: Arm, jobs: Sequence[RunJob]) -> bool:
-    """Return whether another clock changes only times of an arm; re-time one run to find out."""
+    """Re-time one run of an arm and return whether another cluster changes only its times."""
     if maker.run(arm).algo.asynchronous:
         return False
     job = next((job for job in jobs if not job.diverged), None)

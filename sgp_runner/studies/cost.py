@@ -23,10 +23,10 @@ START_SECONDS = 1.0  # of a run, until its first step
 
 
 def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
-    """Return lines about runs, hours, disk and power. Raises ConfigError as the study would.
+    """Return lines about runs, hours, disk space and power. Raises ConfigError as the study would.
 
-    most: hours in which the study shall end; the lines then describe one with fewer seeds and a
-    smaller budget that does, and name both keys. None: the study as it is
+    most: maximum hours for the study; the lines then describe a study with fewer seeds and a
+        smaller budget that fits, and name both keys. None: the study as it is
     """
     maker = RunMaker(study)
     spaces = check_arms(maker)
@@ -55,7 +55,7 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
 
 
 def seconds_of_study(study: StudyFile) -> tuple[int, float]:
-    """Return the largest number of runs, and their time (s) on all cores. Raises ConfigError."""
+    """Return the maximum number of runs and their time (s) on all cores. Raises ConfigError."""
     maker = RunMaker(study)
     spaces = check_arms(maker)
     runs = sum(sum(runs_of(maker, arm, spaces).values()) for arm in study.arms)
@@ -78,15 +78,15 @@ def shrink(
     costs: Sequence[tuple[float, float]],
     most: float,
 ) -> StudyFile:
-    """Give the maker the study with the most seeds, and a budget in proportion, that ends in time.
+    """Give the maker the study with the most seeds (and a proportional budget) that fits ``most``.
 
-    costs: of one run of each arm, as from `costs_of`; most: hours
+    costs: costs of one run of each arm, as from `costs_of`; most: hours
 
     Raises ConfigError if two seeds take longer.
     """
     study = maker.study
     if not study.seeds:
-        raise ConfigError("--hours", "pilot runs tell the number of seeds; write seeds instead.")
+        raise ConfigError("--hours", "pilot runs determine the number of seeds; set seeds instead.")
     least = max_budget(spaces)
     for number in range(len(study.seeds), 1, -1):
         budget = max(least, study.tune.budget * number // len(study.seeds))
@@ -100,19 +100,19 @@ def shrink(
         "--hours",
         f"{most:g} hours are too few: two seeds"
         + (f" and searches of {counted(budget, 'run')}" if least else "")
-        + f" take {hours:.2g}. Leave out arms or values, or give more.",
+        + f" take {hours:.2g}. Leave out arms or values, or allow more hours.",
     )
 
 
 def keys_of(study: StudyFile) -> Iterator[str]:
-    """Yield the keys of a file that decide how long a study takes."""
+    """Yield the keys of a file that determine how long a study takes."""
     yield f"seeds: [{', '.join(map(str, study.seeds))}]"
     if study.tune.budget:
         yield f"tune.budget: {study.tune.budget}"
 
 
 def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:
-    """Return the numbers of an arm's runs: at most in its search, of pilots, and deciding ones."""
+    """Return the numbers of an arm's runs: search (at most), pilots, and those that decide."""
     study = maker.study
     compared = arm.name in (study.primary, study.baseline)  # pilots have searched settings
     trained = len(study.clusters) if maker.run(arm).algo.asynchronous else 1
@@ -131,15 +131,15 @@ def parts(counts: Mapping[str, int]) -> Iterator[str]:
     yield (
         counted(counts["deciding"], "run that decides", "runs that decide")
         if counts["deciding"]
-        else "runs that decide as the pilots tell"
+        else "runs that decide as the pilots require"
     )
 
 
 def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, float]]:
-    """Yield the seconds of a core, and the bytes of disk, of one run of each arm.
+    """Yield the core seconds and bytes of disk space of one run of each arm.
 
-    Arms with equal data, model and batches are timed once, and with a part of the samples if they
-    are generated.
+    Arms with the same data, model and batches are timed once, on fewer samples if these are
+    generated.
     """
     from sgp_runner.assembly.build import build_problem
     from sgp_runner.console.estimate import disk_bytes
@@ -161,9 +161,9 @@ def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, floa
 
 
 def part_of(run: Run) -> tuple[Run, float]:
-    """Return a run on about `SAMPLES` training samples, and their share of all.
+    """Return a run on about `SAMPLES` training samples, and the share of all samples that it uses.
 
-    Only the generated data sets have a number of samples of each split with a default.
+    Only generated data sets have default numbers of samples for their splits.
     """
     sizes = {
         field.name: int(getattr(run.data, field.name))
@@ -180,7 +180,7 @@ def part_of(run: Run) -> tuple[Run, float]:
 
 
 def seconds_of(problem: Problem) -> tuple[float, float]:
-    """Return the processor seconds of a gradient and of an evaluation."""
+    """Return the CPU seconds of a gradient and of an evaluation."""
     import torch
 
     threads = torch.get_num_threads()

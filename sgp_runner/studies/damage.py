@@ -1,4 +1,4 @@
-"""Damaged archives: the first file that cannot be read, and why."""
+"""Damaged archives: finding the first file that cannot be read, and why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAMAGE = (
 
 @contextmanager
 def damage_named(archive: StudyArchive) -> Iterator[None]:
-    """Convert errors in the block to VerificationFailed, which names the first damaged file."""
+    """Convert errors in the block to a VerificationFailed that names the first damaged file."""
     try:
         yield
     except (VerificationFailed, ConfigError):
@@ -43,7 +43,7 @@ def damage_named(archive: StudyArchive) -> Iterator[None]:
 
 
 def damage_in(archive: StudyArchive) -> str:
-    """Return a sentence, without its full stop, about the first file that is damaged."""
+    """Return a sentence, without its full stop, about the first damaged file."""
     for name in archive.files:
         try:
             check_file(archive.folder / name)
@@ -67,7 +67,7 @@ def check_file(path: Path) -> None:
 
 
 def check_record(record: object, where: str) -> None:
-    """Raise ValueError unless the known numbers of a record are numbers."""
+    """Raise ValueError unless the known numeric fields of a record are numbers."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         raise ValueError(f"{where} is not a record")
     for key in NUMBERS:
@@ -76,7 +76,7 @@ def check_record(record: object, where: str) -> None:
 
 
 def rows_in(path: Path) -> list[list[str]]:
-    """Return the rows of a table. Raises OSError or ValueError for a file that is no table."""
+    """Return the rows of a table. Raises OSError or ValueError if the file is not a table."""
     return rows_of(read_text(path, MAX_TABLE))
 
 

@@ -1,7 +1,7 @@
 """Measures of finished runs: results of the averaged model, and the cost of reaching a target.
 
-A diverged run counts as the worse of a model that guesses, whose loss is log(C) and whose accuracy
-is 1/C for C classes or tokens, and the worst other run of the study. It never reaches a target.
+A diverged run counts as the worse of a guessing model, with loss log(C) and accuracy 1/C for C
+classes or tokens, and the worst other run of the study. It never reaches a target.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def loss(job: PoolJob, diverged: float = inf) -> float:
 
 
 def number(job: PoolJob, key: str) -> float:
-    """Return the number ``key`` in the summary of a finished run."""
+    """Return the number under ``key`` in the summary of a finished run."""
     assert job.summary is not None, job.name
     value = job.summary[key]
     assert isinstance(value, int | float)
@@ -80,7 +80,7 @@ class Measure:
         return f"a loss of {target:g}" if self.quality == "loss" else f"{100 * target:g} % accuracy"
 
     def on(self, clock: str) -> str:
-        """Return the title, with the kind of time that ``clock`` (simulated | wall) gives."""
+        """Return the title with the kind of time, according to ``clock`` (simulated | wall)."""
         kind = "simulated" if clock == "simulated" else "measured"
         return f"{kind} {self.title}" if self.cost == "time" else self.title
 
@@ -103,14 +103,14 @@ class Measure:
         return f"{100 * value:.2f} %" if self.quality == "accuracy" else f"{value:.4f}"
 
     def amount(self, text: str) -> float | None:
-        """Return a difference of this measure, such as ``0.02 nats``; None for any other text."""
+        """Parse a difference of this measure, such as ``0.02 nats``; None for any other text."""
         try:
             return float(text)
         except ValueError:
             return AMOUNTS[self.cost or self.quality].number(text)
 
     def difference(self, value: float, unit: bool = True) -> str:
-        """Format the size of a difference; ``unit``: with the unit of a quality."""
+        """Format the size of a difference; ``unit``: whether to add the unit of a quality."""
         if self.cost:
             return self.text(abs(value))
         scale = 100 if self.quality == "accuracy" else 1
@@ -118,7 +118,7 @@ class Measure:
 
 
 def measure_of(text: str) -> Measure:
-    """Return the measure that ``text`` names. Raises ConfigError."""
+    """Return the measure described by ``text``. Raises ConfigError if there is none."""
     if text in QUALITIES:
         return Measure("", text)
     if text in COSTS:
@@ -131,7 +131,7 @@ def measure_of(text: str) -> Measure:
     if match and match[2] == "accuracy" and not match[4] and 1 < target < 100:
         raise ConfigError("measures", f"'{text}' is above 1: write {text[:-1]}%).")
     if match is None or not target > 0 or (match[2] == "accuracy" and target >= 1):
-        raise ConfigError("measures", f"'{text}' is no measure: write {EXAMPLES}.")
+        raise ConfigError("measures", f"'{text}' is not a measure: write {EXAMPLES}.")
     return Measure(match[1], match[2], target)
 
 
@@ -140,7 +140,7 @@ class RunResult:
     """A finished run.
 
     classes: number of classes or tokens, for the loss of guessing; None: unknown, and a diverged
-        run has its first loss
+        run counts with its first loss
     """
 
     job: PoolJob
@@ -152,7 +152,7 @@ class RunResult:
 
     @cached_property
     def curve(self) -> list[dict[str, Any]]:
-        """The evaluations of the averaged model, in the order of their epochs."""
+        """The evaluations of the averaged model, in order of epochs."""
         evaluations = [
             record
             for record in self.records
@@ -161,7 +161,7 @@ class RunResult:
         return sorted(evaluations, key=lambda record: float(record["epoch"]))
 
     def costs(self, cost: str) -> list[float]:
-        """Return the time, or the bytes that a node has sent, at each point of the curve."""
+        """Return the time, or the bytes sent by a node, at each point of the curve."""
         import numpy as np
 
         from sgp_runner.report.read.runs import bytes_at
@@ -172,7 +172,7 @@ class RunResult:
         return [float(sent) for sent in bytes_at(np.array(times), self.records)]
 
     def value(self, measure: Measure) -> float:
-        """Return a measure without a target; of a diverged run that of guessing."""
+        """Return a measure without a target; for a diverged run, its value when guessing."""
         if not self.job.diverged:
             if measure.cost:
                 return number(self.job, COSTS[measure.cost])
@@ -217,10 +217,10 @@ Pairing = Callable[[str, str], tuple[Sample, Sample]]  # the samples of two arms
 
 
 def pairing(arms: Mapping[str, Sequence[RunResult]], measure: Measure) -> Pairing:
-    """Return a function that gives the samples of two arms.
+    """Return a function that returns the paired samples of two arms.
 
-    If a run of the two does not reach the target of the measure, each of their costs counts at most
-    up to the earliest end of such a run. Other arms have no influence on this.
+    If a run of either arm does not reach the target of the measure, the costs of both are capped at
+    the earliest end of such a run. Other arms do not affect this.
     """
     if measure.target is None:
         worse: Callable[[list[float]], float] = max if measure.less_is_better else min
@@ -245,9 +245,9 @@ def pairing(arms: Mapping[str, Sequence[RunResult]], measure: Measure) -> Pairin
 
 
 def classes_of(run: Run) -> int | None:
-    """Return the number of classes or tokens of the data; None for tasks without any.
+    """Return the number of classes or tokens in the data; None for tasks without any.
 
-    The data are loaded for this.
+    This loads the data.
     """
     dataset = run.data.load(run.torch_dtype)
     return dataset.num_classes if dataset.task.name in ("classification", "language") else None

@@ -1,8 +1,9 @@
-"""Merging of archives: the arms of several studies with one task, budget and rules in one table.
+"""Merging of archives of studies with the same task, budget and rules into one table of arms.
 
-The runs are those of the archives; none is made. The first archive gives the baseline and the
-primary comparison, and all other comparisons share Holm's method. A setting that belongs to one
-algorithm is searched where an arm has this algorithm, so the searches of all archives are joined.
+Only runs in the archives are used. The first archive provides the baseline and the primary
+comparison, and all other comparisons are adjusted together by Holm's method. A setting that belongs
+to one algorithm is searched where an arm has this algorithm, so the searches of all archives are
+joined.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
 
     plugins: the user's copies of the files that the archives name
 
-    Raises ConfigError for studies with other settings, which it names, and VerificationFailed for
-    an archive that contradicts itself.
+    Raises ConfigError, naming the settings, for studies whose settings differ, and
+    VerificationFailed for an inconsistent archive.
     """
     if len(paths) < 2:
-        raise ConfigError("merge", "name two archives or more, and then the new study.")
+        raise ConfigError("merge", "give at least two archives, then the new study.")
     with ExitStack() as stack:
         studies = []
         for path in paths:
@@ -63,7 +64,7 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
         }
         study = study_of({key: content[key] for key in content if key != "results"}, name)
         if study.folder.exists():
-            raise ConfigError("merge", f"there is a {study.folder} already; choose another name.")
+            raise ConfigError("merge", f"{study.folder} already exists; choose another name.")
         with locked(study.folder):
             for archived in studies:
                 copy_runs(archived, study.folder)
@@ -78,7 +79,7 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
 
 
 def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedStudy) -> None:
-    """Raise ConfigError if two studies differ in more than their arms and the searches of these."""
+    """Raise ConfigError if two studies differ in more than their arms and the arms' searches."""
     keys = changed(rules(first, other), rules(other, first))
     if not keys and first.findings.done.seeds != other.findings.done.seeds:
         keys = ["seeds"]
@@ -90,7 +91,7 @@ def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedS
     if values:
         raise ConfigError(
             "merge",
-            f"{path} and {other_path} have other settings ({values}), and only studies with the "
+            f"{path} and {other_path} differ in settings ({values}); only studies with the "
             "same task, budget and rules share a table.",
         )
 
@@ -103,7 +104,7 @@ def how_searched(study: OpenedStudy) -> str:
 
 
 def rules(study: OpenedStudy, other: OpenedStudy) -> dict[str, Any]:
-    """Return what ``other`` must have in common with a study."""
+    """Return the settings that ``other`` must have in common with a study."""
     searched = {
         key: value
         for key, value in searches(study).items()
@@ -118,19 +119,19 @@ def searches(study: OpenedStudy) -> Mapping[str, Any]:
 
 
 def arms_of(paths: Sequence[Path], studies: Sequence[OpenedStudy]) -> dict[str, Any]:
-    """Return all arms. Raises ConfigError for a name with two settings."""
+    """Return all arms. Raises ConfigError if arms of the same name have different settings."""
     out: dict[str, Any] = {}
     for path, study in zip(paths, studies, strict=True):
         for name, overrides in study.study.content["arms"].items():
             if out.setdefault(name, overrides) != overrides:
                 raise ConfigError(
-                    "merge", f"the arm {name} has other settings in {path} ('{overrides}')."
+                    "merge", f"the arm {name} has different settings in {path} ('{overrides}')."
                 )
     return out
 
 
 def copy_runs(study: OpenedStudy, folder: Path) -> None:
-    """Copy the runs into ``folder``, except runs that are there already."""
+    """Copy the runs into ``folder``, except those already there."""
     for run in sorted(study.archive.runs):
         there = folder / run.relative_to(study.archive.folder)
         if not there.exists():

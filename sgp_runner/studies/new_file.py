@@ -1,4 +1,4 @@
-"""The file of a new study, from words of a command line."""
+"""The file of a new study, created from command-line arguments."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COMMENTS = {
 
 
 def content_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the content of the file.
+    """Return the contents of the file.
 
-    Several algorithms become the arms, several clusters the clusters, and several values of another
-    setting a search. ``budget=0``: nothing is searched.
+    Multiple algorithms become the arms, multiple clusters the clusters, and multiple values of any
+    other setting a search. ``budget=0``: nothing is searched.
     """
     settings = dict(map(key_and_value, overrides))
     algorithms = values_of(settings.pop(ALGO, ""))
     if not algorithms:
-        raise ConfigError(ALGO, "name an algorithm or more, such as algo=sgp,ar_sgd.")
+        raise ConfigError(ALGO, "give at least one algorithm, such as algo=sgp,ar_sgd.")
     names = [re.sub(r"^.*/|\.py$", "", name) for name in algorithms]
     baseline = BASELINE if BASELINE in names[1:] else names[-1]
     question = f"Is {names[0]} better than {baseline}?"
@@ -84,12 +84,12 @@ def key_and_value(word: str) -> tuple[str, str]:
 
 
 def values_of(text: str) -> list[str]:
-    """Split a value at its commas, except within brackets."""
+    """Split a value at commas that are not within brackets."""
     return [part for part in re.split(r",(?![^(\[{]*[)\]}])", text) if part]
 
 
 def machines_in(settings: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the settings of the cluster, its name first, if one of them has several values."""
+    """Return the cluster's settings, its name first, if any of them has several values."""
     machines = {
         key: values_of(settings[key])
         for key in sorted(settings)
@@ -109,13 +109,13 @@ def cluster_values(machines: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 
 def scalar(text: str) -> Any:
-    """Return a number or a truth value, else the text itself."""
+    """Return a number or a Boolean if ``text`` is one, else the text itself."""
     value = yaml.safe_load(text)
     return value if isinstance(value, int | float | bool) else text
 
 
 def text_of(content: Mapping[str, Any]) -> str:
-    """Return the YAML of a study, with a comment at each of its own keys."""
+    """Return the YAML of a study, with a comment on each key of studies."""
     ordered = sorted(content, key=lambda key: OWN.index(key) if key in OWN else 1)
     lines = []
     for key in ordered:

@@ -1,4 +1,4 @@
-"""Power of a paired test: the number of seeds for a comparison, decided before its runs."""
+"""Power of a paired test: the number of seeds for a comparison, chosen before its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def power(distance: float, spread: float, seeds: int) -> float:
 
     It follows from Student's noncentral t-distribution. distance: distance of the true effect to
     the nearest bound, above 0. spread: standard deviation of the paired differences, in the same
-    unit; without any, every effect is found.
+    unit; if 0, every effect is found.
     """
     from scipy.stats import nct, t
 
@@ -52,13 +52,13 @@ def upper_limit(spread: float, seeds: int) -> float:
 
 
 def wanted(distance: float, spread: float) -> str:
-    """Return how many seeds would show an effect at this ``distance`` from the nearest bound."""
+    """Return how many seeds would show an effect at ``distance`` from the nearest bound."""
     seeds = seeds_needed(distance, spread) if distance > 0 else None
     return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
 
 
 def detectable(seeds: int) -> float:
-    """Return the smallest effect that ``seeds`` find with a power of `WANTED`.
+    """Return the smallest effect that ``seeds`` detect with a power of `WANTED`.
 
     Its unit is the spread between seeds. It is infinite for a single seed.
     """
@@ -71,12 +71,14 @@ def detectable(seeds: int) -> float:
 
 @dataclass(frozen=True)
 class SeedPlan:
-    """A number of seeds, and the reason why the primary comparison needs no more.
+    """A number of seeds, and why the primary comparison needs no more.
 
-    matters: the smallest effect that matters, as the distance to the nearest bound. spread:
-    standard deviation of the paired differences in the pilot runs. pilot: a description of the
-    pilot runs. is_limited: whether the study has a largest number of seeds. Raises ValueError if
-    the power with these seeds is below `WANTED` and they are not limited.
+    matters: the smallest effect that matters, as the distance to the nearest bound
+    spread: standard deviation of the paired differences in the pilot runs
+    pilot: a description of the pilot runs
+    is_limited: whether the study has a maximum number of seeds
+
+    Raises ValueError if the power with these seeds is below `WANTED` and they are not limited.
     """
 
     matters: float

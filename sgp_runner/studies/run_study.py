@@ -1,4 +1,4 @@
-"""A study from its file to its page and its archive."""
+"""Running a study, from its file to its page and archive."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sgp_runner.utils.lock import locked
 
 
 def run_study(study: StudyFile, run_all: RunAll = run_all) -> StudyPage:
-    """Check the study, set it down, make its runs, and write its page and its archive.
+    """Check and record the study, execute its runs, and write its page and archive.
 
     run_all: runs the jobs that are due
 
-    Raises ConfigError, before anything is written, for a study that cannot work.
+    Raises ConfigError for an invalid study before anything is written.
     """
     maker = RunMaker(study, run_all)
     spaces = check_arms(maker)

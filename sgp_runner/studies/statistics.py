@@ -75,7 +75,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class RankedInterval(Interval):
-    """A difference over ``seeds`` that a few far outliers cannot move, with its 95 % interval.
+    """An outlier-robust difference over ``seeds``, with its 95 % interval.
 
     mean: the Hodges-Lehmann estimate, which is the median of ``averages``
     averages: of each pair of differences, and of each difference with itself (Walsh), sorted
@@ -84,7 +84,7 @@ class RankedInterval(Interval):
     averages: tuple[float, ...]
 
     def not_above(self, bound: float) -> float:
-        """Return the p-value of Wilcoxon's signed-rank test, exact; ties count against it."""
+        """Return the exact p-value of Wilcoxon's signed-rank test; ties count against it."""
         return signed_rank_tail(self.seeds)[sum(average > bound for average in self.averages)]
 
     @property
@@ -104,7 +104,7 @@ class Between:
         """Return the p-value of the hypothesis that the effect lies outside the range.
 
         Two one-sided tests (TOST), one for each bound, show that the effect lies inside; the larger
-        p-value counts. Without a spread, the result is 1.
+        p-value counts. If the spread is 0, the result is 1.
         """
         if effect.spreadless:
             return 1.0
@@ -117,7 +117,7 @@ def exactly(value: float) -> Interval:
 
 
 def alike(values: Sequence[float]) -> bool:
-    """Return whether all values are equal up to rounding."""
+    """Return whether all values are equal up to rounding errors."""
     return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
 
 
@@ -139,8 +139,8 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 def ranked(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Return the difference of two samples of at least `MIN_RANKED` seeds by ranks.
 
-    A diverged run has an arbitrary bad value. In a mean it hides any difference; here its
-    difference only has the largest rank (Lachin 1999).
+    A diverged run has an arbitrarily bad value, which in a mean would hide any difference; here its
+    difference merely gets the largest rank (Lachin 1999).
     """
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     seeds = len(differences)
@@ -156,7 +156,7 @@ def ranked(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
 @lru_cache
 def signed_rank_tail(seeds: int) -> tuple[float, ...]:
-    """Return the probability of a sum of positive ranks of at least 0, 1, ... by chance."""
+    """Return the probability, by chance, of a sum of positive ranks of at least 0, 1, ...."""
     import numpy as np
 
     chances = np.ones(1)
@@ -184,9 +184,9 @@ def ranks(
 ) -> dict[Name, int]:
     """Return the rank of each name: 1 plus the number of names that are lower.
 
-    A name is lower than another if the test of their difference ``effect_of`` at ``level`` shows
-    it; the p-values of all pairs are adjusted by Holm's method. Names that differ by the same
-    amount for every seed are compared by this amount. Those that the tests do not separate can
+    A name is lower than another if the test of their difference ``effect_of`` is significant at
+    ``level``; the p-values of all pairs are adjusted by Holm's method. Names that differ by the
+    same amount for every seed are compared by this amount. Names that the tests do not separate can
     share a rank.
     """
     pairs = [*combinations(names, 2)]
@@ -212,7 +212,7 @@ class Reached:
 
     @property
     def count(self) -> int:
-        """The number of runs that reach the target."""
+        """Number of runs that reach the target."""
         return sum(time is not None for time in self.at)
 
     @property
@@ -221,7 +221,7 @@ class Reached:
         return median(inf if time is None else time for time in self.at)
 
     def restricted(self, horizon: float) -> tuple[float, ...]:
-        """Return the time of each run up to ``horizon``, which counts for later and missing ones.
+        """Return the time of each run, with later and missing times replaced by ``horizon``.
 
         Their mean is the restricted mean survival time (Royston and Parmar 2013).
         """
@@ -229,10 +229,10 @@ class Reached:
 
 
 def horizon_of(arms: Sequence[Reached]) -> float:
-    """Return the time up to which all runs were observed: the first end without the target.
+    """Return the time up to which all runs were observed: the first end short of the target.
 
-    A diverged run has an infinite end; it was observed as long as any other. The result is infinite
-    if all runs reach the target.
+    A diverged run has an infinite end; it counts as observed for as long as any other. The result
+    is infinite if all runs reach the target.
     """
     pairs = [pair for arm in arms for pair in zip(arm.at, arm.end, strict=True)]
     missing = [end for time, end in pairs if time is None]

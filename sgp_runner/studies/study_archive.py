@@ -1,4 +1,4 @@
-"""The archive of a study, ``study.zip``: its record, its tables, and the runs that they rest on.
+"""The archive of a study, ``study.zip``: its record, its tables, and the runs behind them.
 
 ``archive.json`` has the checksum of each file. The bytes of an archive depend only on its files.
 """
@@ -42,7 +42,7 @@ MAX_BYTES = 2048 * MIB  # of all files
 
 
 class VerificationFailed(RuntimeError):
-    """Files of an archive that contradict each other, or a repetition of its runs."""
+    """Raised when files of an archive contradict each other or a repeated run."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class StudyArchive:
     """The files of an archive, in a folder.
 
     name: name of the study
-    answer: its answer in a sentence
+    answer: its answer as a sentence
     version: version of sgp-run that wrote the archive
     folder: folder of the study
-    files: the paths of all files but the index, relative to the folder
+    files: the paths of all files except the index, relative to the folder
     """
 
     name: str
@@ -98,7 +98,7 @@ def write_archive(maker: RunMaker, answer: str) -> Path:
 
 
 def member(name: str) -> ZipInfo:
-    """Return a compressed member of an archive, with the time of all members."""
+    """Return a compressed member of an archive, with the same time stamp as all members."""
     info = ZipInfo(name)
     info.compress_type, info.create_system, info.external_attr = ZIP_DEFLATED, 3, 0o644 << 16
     return info
@@ -107,8 +107,8 @@ def member(name: str) -> ZipInfo:
 def extract(path: Path, results: Path) -> StudyArchive:
     """Write the files of an archive into the folder ``results``, and check their checksums.
 
-    Nothing of the archive is executed. Raises ConfigError for a file that is no archive of this
-    version or has unusual names or sizes, and VerificationFailed for a wrong checksum.
+    No code from the archive is executed. Raises ConfigError for a file that is not an archive of
+    this version or has invalid names or sizes, and VerificationFailed for a wrong checksum.
     """
     try:
         with open_regular(path, MAX_BYTES) as opened, ZipFile(opened) as archive:
@@ -127,7 +127,7 @@ def extract(path: Path, results: Path) -> StudyArchive:
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise ConfigError(
-            "study", f"{path} is no archive of a study that can be read: {reason}."
+            "study", f"{path} is not a readable archive of a study: {reason}."
         ) from None
     home = results / "studies" / str(index["name"])
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def extract(path: Path, results: Path) -> StudyArchive:
 
 
 def check_members(members: Sequence[ZipInfo]) -> None:
-    """Raise ValueError for names or sizes that `write_archive` does not write."""
+    """Raise ValueError for names or sizes that `write_archive` never writes."""
     if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > MAX_BYTES:
         raise ValueError(f"it has over {MAX_MEMBERS} files or {MAX_BYTES // MIB} MiB")
     names = [member.filename for member in members]
@@ -145,11 +145,11 @@ def check_members(members: Sequence[ZipInfo]) -> None:
         if not MEMBER.fullmatch(name):
             raise ValueError(f"'{name[:80]}' is not a file of a study")
     if len(set(names)) < len(names):
-        raise ValueError("two of its files have one name")
+        raise ValueError("two of its files have the same name")
 
 
 def check_index(index: object) -> None:
-    """Raise ValueError if ``archive.json`` is not as `write_archive` writes it."""
+    """Raise ValueError if ``archive.json`` does not have the form that `write_archive` writes."""
     content: Mapping[str, object] = index if isinstance(index, Mapping) else {}
     if content.get("format") != FORMAT:
         raise ValueError(
@@ -166,7 +166,7 @@ def check_index(index: object) -> None:
 
 
 def check_sums(sums: Mapping[str, object], folder: Path, names: set[str]) -> None:
-    """Raise VerificationFailed unless the files are those of the index."""
+    """Raise VerificationFailed unless the files match the index."""
     for name in sorted({*sums, RECORD, *TABLES} ^ (names - {INDEX})):
         raise VerificationFailed(f"{name} is missing in the archive, or in its {INDEX}.")
     for name, digest in sums.items():

@@ -45,22 +45,22 @@ NAME = re.compile(r"[\w.+-]{1,80}")
 
 @dataclass(frozen=True)
 class ArmCluster:
-    """The machines on which all arms are timed, as overrides; none: those of the settings."""
+    """The machines on which all arms are timed, as overrides; none: those in the settings."""
 
     overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The settings that are searched for each arm, and the budget of a search.
+    """The settings searched for each arm, and the budget of a search.
 
     ladder: whether ``optim.lr`` is searched on a ladder
     first: the first values of the ladder; empty: half and double the arm's own value
     lists: key -> its values; with the rule ``tpe`` also one range, such as ``interval(0.01,1)``
-    budget: runs of a search, at most; the same for all arms
-    by: the cost of a target, by which searches decide; None: the loss
+    budget: maximum number of runs of a search; the same for all arms
+    by: the cost to reach a target that searches minimise; None: the loss
     rule: halving | tpe
-    earlier: whether the study was set down with the rule of `tuning.settle_earlier`
+    earlier: whether the study was recorded with the rule of `tuning.settle_earlier`
     """
 
     ladder: bool = False
@@ -74,7 +74,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study as it is written down before it is run.
+    """A study as specified before it is run.
 
     name: name of its folder in ``results``/studies
     question: the question, as a sentence
@@ -82,13 +82,13 @@ class StudyFile:
     baseline: the arm that the others are compared with
     primary: the arm under study; its comparison is tested alone. A single arm is both.
     seeds: seeds of the runs that decide; empty: as many as ``matters`` needs
-    limits: the fewest and most seeds, if ``matters`` tells their number; None: as many as needed
+    limits: the minimum and maximum number of seeds, if ``matters`` determines it; None: no limits
     matters: the smallest difference of the first measure that matters, in its unit; None: unknown
-    clusters: the machines, the first of which is that of the primary comparison
-    measures: the quantities that are compared, the first of which decides
+    clusters: the machines; the primary comparison uses the first
+    measures: the compared quantities; the first one decides
     amended: a sentence about a change after the first run; empty: none
     results: folder of all results
-    content: the file itself
+    content: the contents of the file
     """
 
     name: str
@@ -113,7 +113,7 @@ class StudyFile:
 
     @property
     def transferred(self) -> dict[str, str]:
-        """The arm with published settings of each searched arm that has one."""
+        """The arm with published settings of each searched arm, if it has one."""
         return {arm.of: arm.name for arm in self.arms if arm.of}
 
     @property
@@ -129,7 +129,7 @@ class StudyFile:
 def read_study(path: Path) -> StudyFile:
     """Read and check the file of a study. Raises ConfigError.
 
-    A path without an ending can be the beginning of a name in `SHIPPED`, such as ``claims/02``.
+    A path without a suffix can be a prefix of a name in `SHIPPED`, such as ``claims/02``.
     """
     path = located(path)
     try:
@@ -158,9 +158,9 @@ def located(path: Path) -> Path:
 
 
 def study_of(tree: object, name: str) -> StudyFile:
-    """Return the study with the content ``tree``. Raises ConfigError."""
+    """Return the study with the contents ``tree``. Raises ConfigError if they are invalid."""
     if not isinstance(tree, Mapping) or not all(isinstance(key, str) for key in tree):
-        raise ConfigError("study", f"{name} holds no keys such as question: and arms:.")
+        raise ConfigError("study", f"{name} has no keys such as question: and arms:.")
     if not names_folder(name):
         raise ConfigError("study", f"'{name}' cannot name a folder: use letters, digits and - _ .")
     for key, instead in NOT_SHARED.items():
@@ -176,7 +176,7 @@ def study_of(tree: object, name: str) -> StudyFile:
     primary = one_of(names, "primary", tree.get("primary", names[0]))
     alone = len(arms) == 1
     if baseline == primary and not alone:
-        raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
+        raise ConfigError("primary", f"'{primary}' is also the baseline; choose another arm.")
     if alone and "matters" in tree:
         raise ConfigError("matters", "a study of one arm compares nothing; leave it out.")
     limits = limits_in(tree.get("seeds"), tree.get("matters") is not None)
@@ -203,64 +203,65 @@ def study_of(tree: object, name: str) -> StudyFile:
 
 
 def names_folder(name: str) -> bool:
-    """Return whether the name of a study can name a folder; ``..`` would name another one."""
+    """Return whether a study's name is a valid folder name, unlike ``..``."""
     return NAME.fullmatch(name) is not None and name.strip(".") != ""
 
 
 def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
-    """Return the seeds of a number of seeds, or of a list of seeds."""
+    """Return the seeds, given a number of seeds or a list of seeds."""
     if value is None:
         return () if may_lack else tuple(range(1, DEFAULT_SEEDS + 1))
     seeds = tuple(value) if isinstance(value, list) else value
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = tuple(range(1, min(seeds, SEARCH_SEEDS[0]) + 1))
     if not isinstance(seeds, tuple) or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise ConfigError("seeds", f"'{value}' is no number of seeds: write seeds: 5.")
+        raise ConfigError("seeds", f"'{value}' is not a number of seeds: write seeds: 5.")
     if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
         raise ConfigError("seeds", "a paired test needs two different seeds or more.")
     if used := {*SEARCH_SEEDS, *PILOT_SEEDS} & {*seeds}:
         raise ConfigError(
             "seeds",
-            f"{min(used)} cannot decide: searches have the seeds 101 to 108, and pilots 201 to "
+            f"{min(used)} is reserved: searches use the seeds 101 to 108, and pilots 201 to "
             f"204; write at most {SEARCH_SEEDS[0] - 1} seeds, or a list of others.",
         )
     return seeds
 
 
 def limits_in(value: object, matters: bool) -> tuple[int, int] | None:
-    """Return the numbers in a text such as ``6 to 16``; None for another value."""
+    """Return the numbers in a text such as ``6 to 16``; None for any other value."""
     match = re.fullmatch(r"(\d{1,2}) to (\d{1,2})", str(value))
     if match is None:
         return None
     low, high = int(match[1]), int(match[2])
     if not 2 <= low <= high:
         raise ConfigError(
-            "seeds", f"'{value}' must go from 2 or more up to a larger number, such as 6 to 16."
+            "seeds",
+            f"'{value}' must go from at least 2 to a larger number, such as 6 to 16.",
         )
     if not matters:
         raise ConfigError(
             "seeds",
-            f"'{value}' needs matters:, which tells the number of seeds in the range; write "
+            f"'{value}' needs matters:, which determines the number of seeds; write "
             "seeds: 5 for a number.",
         )
     return low, high
 
 
 def first_seeds(count: int) -> tuple[int, ...]:
-    """Return the first ``count`` seeds from 1 that neither searches nor pilots have."""
+    """Return the first ``count`` seeds from 1 that neither searches nor pilots use."""
     numbers = (seed for seed in itertools.count(1) if seed not in (*SEARCH_SEEDS, *PILOT_SEEDS))
     return tuple(itertools.islice(numbers, count))
 
 
 def matters_in(value: object, decides: Measure) -> float | None:
-    """Return the difference ``value`` of the first measure, in seconds, bytes, nats or shares."""
+    """Parse a difference ``value`` of the first measure, in seconds, bytes, nats or shares."""
     if value is None:
         return None
     number = decides.amount(str(value))
     if number is None or not 0 < number < float("inf"):
         example = AMOUNTS[decides.cost or decides.quality].example
         raise ConfigError(
-            "matters", f"'{value}' is no positive difference of {decides}: write {example}."
+            "matters", f"'{value}' is not a positive difference of {decides}: write {example}."
         )
     return number
 
@@ -287,9 +288,9 @@ def cluster_in(text: str) -> ArmCluster:
 
 
 def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
-    """Return the searched settings: a key has ``ladder`` or a list of values, or a range.
+    """Return the searched settings: each key has ``ladder``, a list of values or a range.
 
-    decides: the first measure, by which searches decide if it has a target
+    decides: the first measure, which searches minimise if it has a target
     """
     if not isinstance(value, Mapping):
         raise ConfigError("tune", "write settings below it, such as optim.lr: ladder.")
@@ -312,7 +313,7 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
         else:
             raise ConfigError(
                 f"tune.{key}",
-                f"'{values}' is no search: write a list of values, or {EXAMPLES[rule]}.",
+                f"'{values}' is not a search: write a list of values, or {EXAMPLES[rule]}.",
             )
     if not ladder and not lists:
         return Tuning()
@@ -324,7 +325,7 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
 
 
 def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the values in a text such as ``ladder(0.05, 0.2)``; ``first`` if it has none."""
+    """Return the values in a text such as ``ladder(0.05, 0.2)``; ``first`` if there are none."""
     if text == LADDER:
         return first
     try:
@@ -336,8 +337,8 @@ def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
     if not low > 0 or high not in doubled:
         raise ConfigError(
             f"tune.{RATE}",
-            f"'{text}' is no ladder: write {LADDER}, or two values of which one is 2, 4, 8 ... "
-            f"times the other, such as {LADDER}(0.05, 0.2).",
+            f"'{text}' is not a ladder: write {LADDER}, or two values whose ratio is 2, 4, 8 ..., "
+            f"such as {LADDER}(0.05, 0.2).",
         )
     return low, high
 
@@ -367,7 +368,7 @@ def overrides_in(key: str, value: object) -> Iterator[str]:
 
 
 def word(value: object) -> str:
-    """Return a value of YAML as on the command line."""
+    """Return a YAML value as written on the command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

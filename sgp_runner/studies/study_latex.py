@@ -1,4 +1,4 @@
-"""A study in LaTeX: its table, its settings, a paragraph about its protocol, and the references.
+"""A study in LaTeX: its table, its settings, a paragraph on its protocol, and the references.
 
 ``table.tex`` and ``settings.tex`` need the packages booktabs and longtable, ``methods.tex`` cites
 the entries of ``references.bib``.
@@ -40,7 +40,7 @@ SPECIAL = {
 SETTLED = {  # how a search ends, by whether it has the earlier rule
     False: "the three best, the same number for all arms; the rate lies at the vertex of the "
     "parabola in its logarithm through their means",
-    True: "near-ties, of which the smallest rate is taken",
+    True: "near-ties, of which the smallest rate is chosen",
 }
 HEAD_WIDTH = 18  # characters
 ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}$", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ def write_latex(
 
 
 def table_tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str]) -> str:
-    r"""Return the comparison as a LaTeX table for the package booktabs.
+    r"""Return the comparison as a LaTeX table for the booktabs package.
 
     The best value of a column is bold. ``+`` and ``-`` mark values that are significantly better or
     worse than the baseline's. Small numbers are half the width of the mean's 95 % interval.
@@ -96,7 +96,7 @@ def table_tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str
 def booktabs(
     rows: Sequence[Sequence[str]], head: Sequence[str], columns: str, **options: str
 ) -> str:
-    """Return a table of cells and titles that are LaTeX; ``options`` are those of pandas."""
+    """Return a table with LaTeX cells and titles; ``options`` are those of pandas."""
     style = pd.DataFrame(rows, columns=head).style.hide(axis="index")
     return str(style.to_latex(column_format=columns, hrules=True, **options))
 
@@ -141,19 +141,19 @@ def escaped(text: str) -> str:
 
 
 def stacked(head: str) -> str:
-    """Return a title of a column on several lines."""
+    """Return a column title broken into several lines."""
     lines = r" \\ ".join(map(escaped, textwrap.wrap(head, HEAD_WIDTH)))
     return f"\\shortstack[r]{{{lines}}}"
 
 
 def code(text: object) -> str:
-    """Return a setting in typewriter letters; a line may end after a dot or an underscore."""
+    """Return a setting in typewriter type; a line may break after a dot or an underscore."""
     broken = re.sub(r"(\\_|[.,=/])", r"\1\\allowbreak{}", escaped(str(text)))
     return f"\\texttt{{{broken}}}"
 
 
 def settings_of(maker: RunMaker, arm: ArmResult) -> dict[str, str]:
-    """Return every setting that changes the results of the runs of an arm that decide."""
+    """Return all settings of an arm that affect the results of its runs that decide."""
     experiment = maker.experiment(maker.overrides(arm.arm, arm.settings), arm.arm.name)
     return {key: str(value) for key, value in flat(experiment.settings) if key != "seed"}
 
@@ -221,7 +221,7 @@ def searched(arm: ArmResult) -> Iterator[str]:
 
 
 def longtable(title: str, columns: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that may be longer than a page; empty without rows."""
+    """Return a table that may span pages; empty without rows."""
     if not rows:
         return ""
     options = {"caption": f"{escaped(title)}.", "environment": "longtable"}
@@ -231,7 +231,7 @@ def longtable(title: str, columns: str, head: Sequence[str], rows: Sequence[Sequ
 def methods_tex(
     maker: RunMaker, done: Conducted, compared: Sequence[Compared], record: StudyRecord
 ) -> str:
-    """Return the paragraph about the protocol of a study, with citations."""
+    """Return the paragraph on the protocol of a study, with citations."""
     study, run = done.study, maker.run(done.study.arms[0])
     arms = [f"{escaped(arm.name)}{cited(maker.run(arm).algo)}" for arm in study.arms]
     first, subject, tests = f"We study {arms[0]}.", "The study", ""
@@ -260,8 +260,8 @@ def methods_tex(
     ]
     if study.matters is not None:
         sentences.append(
-            f"A difference below {study.matters:g} counts as none, which two one-sided tests "
-            "show~\\cite{schuirmann1987}."
+            f"A difference shown to be below {study.matters:g} by two one-sided "
+            "tests~\\cite{schuirmann1987} counts as none."
         )
     if any(column.outliers for column in compared):
         sentences.append(
@@ -292,7 +292,7 @@ def pretraining_sentences(run: Run) -> Iterator[str]:
 
 
 def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
-    """Yield sentences about the searches, if there are any."""
+    """Yield sentences about the searches, if any."""
     tune = done.study.tune
     keys = [*(["optim.lr"] if tune.ladder else []), *(tune.lists or {})]
     if not keys:
@@ -336,7 +336,7 @@ def key_of(source: str) -> str:
 
 
 def sources_of(part: object) -> Iterator[str]:
-    """Yield the sources of an algorithm or a data set, and of the algorithms within it."""
+    """Yield the sources of an algorithm or a data set, and of any inner algorithms."""
     if source := str(getattr(part, "source", "")):
         yield source
     if is_dataclass(part):

@@ -1,4 +1,4 @@
-"""The page of a study, ``index.html``, and its tables and pictures."""
+"""The page of a study, ``index.html``, with its tables and figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sgp_runner.utils.units import counted
 
 @dataclass(frozen=True)
 class Findings:
-    """The comparisons of a study and its tables, which follow from the runs alone.
+    """The comparisons and tables of a study, computed from its runs alone.
 
     clusters: name of each cluster
     clock: simulated | wall
@@ -75,7 +75,7 @@ class StudyPage:
 
 
 def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findings:
-    """Return the comparisons and the tables of a study with all its runs."""
+    """Return the comparisons and tables of a study whose runs are complete."""
     clusters, clock = cluster_names(maker), maker.run(done.study.arms[0]).network.clock
     compared = compare(done, record.looks, record.by_ranks)
     gain = gain_of(done, compared[0])
@@ -144,7 +144,7 @@ def write_study(maker: RunMaker, findings: Findings, record: StudyRecord) -> Stu
 
 
 def legend(done: Conducted) -> str:
-    """Return the meaning of the marks in the table."""
+    """Return an explanation of the marks in the table."""
     edges = any(arm.tuned.at_the_edge for arm in done.arms)
     return " ".join([MEANING] * (len(done.arms) > 1) + [EDGE_MEANING] * edges)
 
@@ -162,7 +162,7 @@ def cluster_names(maker: RunMaker) -> list[str]:
 
 
 def facts(done: Conducted, record: StudyRecord) -> Iterator[tuple[str, str]]:
-    """Yield what was set down before the first run."""
+    """Yield sentences about what was recorded before the first run."""
     study = done.study
     yield "set down", record.set_down.replace("T", " ").replace("+00:00", " UTC")
     if record.commit:
@@ -180,7 +180,7 @@ def facts(done: Conducted, record: StudyRecord) -> Iterator[tuple[str, str]]:
 def deviations(
     maker: RunMaker, done: Conducted, record: StudyRecord, compared: Sequence[Compared]
 ) -> Iterator[str]:
-    """Yield a sentence for everything that a reader must know to judge the result."""
+    """Yield a sentence for each fact that a reader needs to judge the result."""
     study = done.study
     if differences := unnamed_differences(maker):
         yield differences

@@ -1,7 +1,7 @@
 """Figures of a study: the loss against time on each cluster, and the searches.
 
-The arm under study has the loudest colour and the widest line, the baseline is dark, and the others
-are pale.
+The arm under study has the brightest colour and the widest line, the baseline is dark, and the
+others are pale.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def style_of(done: Conducted, name: str, shape: str | None = None) -> Style:
 
 
 def ordered(done: Conducted) -> list[ArmResult]:
-    """Return the arms in the order in which they are drawn: the arm under study lies on top."""
+    """Return the arms in drawing order, with the arm under study on top."""
     ranks = {done.study.primary: 2, done.study.baseline: 1}
     return sorted(done.arms, key=lambda arm: ranks.get(arm.arm.name, 0))
 
@@ -53,7 +53,7 @@ def ordered(done: Conducted) -> list[ArmResult]:
 def loss_plots(done: Conducted, clusters: Sequence[str], clock: str) -> Iterator[Plot]:
     """Yield a plot of the loss against time for each cluster.
 
-    clusters: their names
+    clusters: names of the clusters
     clock: simulated | wall
     """
     for number, cluster in enumerate(clusters):
@@ -64,7 +64,7 @@ def loss_plots(done: Conducted, clusters: Sequence[str], clock: str) -> Iterator
 
 
 def mean_curve(runs: Sequence[RunResult]) -> list[Point]:
-    """Return the mean over the seeds at each epoch that all have; diverged runs are left out."""
+    """Return the mean over seeds at each epoch that all runs have, without diverged runs."""
     curves = [
         {
             round(float(point["epoch"]), 6): (float(point["time_s"]), float(point["loss"]))
@@ -135,7 +135,7 @@ def loss_axis(values: Sequence[float], title: str = LOSS) -> Axis:
 
 
 def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
-    """Yield a plot of the searches for each number that they try, the learning rate first."""
+    """Yield a plot of the searches for each searched number, the learning rate first."""
     tried = (numbers_of(candidate) for arm in ordered(done) for candidate in arm.tuned.scores())
     for key in dict.fromkeys((RATE, *(key for numbers in tried for key in numbers))):
         series = [line for arm in ordered(done) for line in tuning_lines(done, arm, key)]
@@ -158,8 +158,8 @@ def tuning_plot(
         Plot(
             file_name("tuning", *([] if key == RATE else [key])),
             f"{what} in the searches against {setting}",
-            "A hollow marker is the best result with this value, whatever the other settings are, "
-            "a full one that of the choice: mean over its seeds. "
+            "A hollow marker shows the best result with this value for any other settings, "
+            "a filled one the choice: mean over its seeds. "
             f"{'Diverged runs' if by is None else 'Runs that miss it'} are not drawn.",
             Axis("learning rate", "log", ticks) if key == RATE else Axis(key),
             loss_axis([y / size for y in ys], f"{what} in {unit}" if unit else what),

@@ -1,7 +1,7 @@
-"""The record of a study, ``study.json``: what was set down, when, and with which code.
+"""The record of a study, ``study.json``: its design, when it was recorded, and the code version.
 
-It is written before the first run. A file that was changed afterwards is another study, or an
-amendment that says why it was changed; the record then names both.
+It is written before the first run. A file changed afterwards is a different study, or an amendment
+that says why it was changed; the record then has both versions.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ SEED = re.compile(r"^seed: (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """The versions of a study's file, the first one first.
+    """The versions of a study's file, in order.
 
-    versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
-        from which it was merged (``merged``), the measure by which searches decide
+    versions: for each version, its ``digest``, its ``content``, the reason (``amended``), the
+        studies from which it was merged (``merged``), the measure that searches minimise
         (``searched_by``), the number of their rule (``search``), how diverged runs count
-        (``diverged``), whether runs that decide had ended (``results``), and code, machine,
-        command and time (UTC) as in ``environment.json``
+        (``diverged``), whether runs that decide had ended (``results``), and code, machine, command
+        and time (UTC) as in ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
 
     @property
     def amendments(self) -> list[tuple[str, str]]:
-        """The time and the reason of each change after the first run."""
+        """Time and reason of each change after the first run."""
         return [(str(version["started"]), str(version["amended"])) for version in self.versions[1:]]
 
     @property
     def changes(self) -> list[tuple[Mapping[str, Any], bool]]:
-        """Each later version, and whether results were known: in old records, if seeds changed."""
+        """Each later version, and whether results were known; in old records, if seeds changed."""
 
         def seeds(version: Mapping[str, Any]) -> object:
             return version["content"].get("seeds")
@@ -58,12 +58,12 @@ class StudyRecord:
 
     @property
     def looks(self) -> int:
-        """1, plus 1 for each change after results were known."""
+        """The number of looks at the results: 1, plus 1 for each change after they were known."""
         return 1 + sum(is_look for _, is_look in self.changes)
 
     @property
     def sources(self) -> list[str]:
-        """A description of each study that was merged into this one."""
+        """A description of each study merged into this one."""
         return [
             f"{source['name']} (set down {source['started']}; {', '.join(source['arms'])})"
             for source in self.versions[0].get("merged", ())
@@ -71,33 +71,33 @@ class StudyRecord:
 
     @property
     def searched_by(self) -> str:
-        """The measure by which searches decide."""
+        """The measure that searches minimise."""
         return str(self.versions[0].get("searched_by", LOSS))
 
     @property
     def search(self) -> int:
-        """The number of the rule of searches; 1: that of `tuning.settle_earlier`."""
+        """The number of the search rule; 1: that of `tuning.settle_earlier`."""
         return int(self.versions[0].get("search", 1))
 
     @property
     def by_ranks(self) -> bool:
-        """Whether diverged runs count by their rank; in earlier records, by a value in means."""
+        """Whether diverged runs count by rank; in earlier records, they count in means."""
         return self.versions[-1].get("diverged") == RANKS
 
     @property
     def commit(self) -> str:
-        """The commit of the code when the study was set down; empty outside a clone."""
+        """The commit of the code when the study was recorded; empty outside a clone."""
         git = self.versions[0].get("git") or {}
         return str(git.get("commit") or "")[:12] + (" with changes" if git.get("dirty") else "")
 
     @property
     def set_down(self) -> str:
-        """The time at which the study was set down, in UTC."""
+        """The time at which the study was recorded, in UTC."""
         return str(self.versions[0]["started"])
 
 
 def set_down(study: StudyFile) -> StudyRecord:
-    """Write or extend the record of a study, and return it.
+    """Write or extend the record of a study and return it.
 
     Raises ConfigError if the file differs from the record and gives no reason.
     """
@@ -112,7 +112,7 @@ def set_down(study: StudyFile) -> StudyRecord:
         raise ConfigError(
             "study",
             f"{', '.join(changed(versions[-1]['content'], study.content))} changed after the "
-            f"study in {study.folder} was set down: give the file another name, or say in "
+            f"study in {study.folder} was set down: rename the file, or explain in "
             "amended: what was changed and why.",
         )
     version = {
@@ -130,7 +130,7 @@ def set_down(study: StudyFile) -> StudyRecord:
 
 
 def has_results(folder: Path) -> bool:
-    """Return whether a run of a study ended that is neither of a search nor a pilot."""
+    """Return whether any run of a study that is not part of a search or pilot has finished."""
     ended = (path.parent for path in folder.glob("runs/*/*.json") if path.stem in ENDS)
     seeds = (SEED.search(read_text(run / "config.yaml")) for run in ended)
     return any(seed and int(seed[1]) not in (*SEARCH_SEEDS, *PILOT_SEEDS) for seed in seeds)
@@ -142,7 +142,7 @@ def written(path: Path, versions: Sequence[Mapping[str, Any]]) -> StudyRecord:
 
 
 def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:
-    """Return the study with the search rule of its record; earlier records decide by the loss."""
+    """Return the study with the search rule in its record; earlier records use the loss."""
     by = None if record.searched_by == LOSS else study.tune.by
     return replace(study, tune=replace(study.tune, by=by, earlier=record.search < SEARCH))
 
@@ -161,6 +161,6 @@ def read_versions(path: Path) -> list[Mapping[str, Any]]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the keys that differ."""
+    """Return the keys that differ, except ``amended``."""
     keys = [key for key in {**before, **after} if key != "amended"]
     return [key for key in keys if before.get(key) != after.get(key)]

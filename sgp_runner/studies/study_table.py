@@ -37,7 +37,7 @@ EDGE_MEANING = f"{EDGE} The best value lies at the edge of those that were tried
 
 
 def ranked(done: Conducted, compared: Sequence[Compared]) -> list[ArmResult]:
-    """Return the arms by rank, and by their mean among those that share one."""
+    """Return the arms sorted by rank, then by mean among arms that share a rank."""
     first = compared[0]
     return sorted(
         done.arms, key=lambda arm: (first.ranks[arm.arm.name], *first.order(arm.arm.name))
@@ -86,7 +86,7 @@ def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
 
 
 def value_cell(column: Compared, name: str) -> Cell:
-    """Return the mean over the seeds, or the median, with the difference to the baseline below."""
+    """Return the mean over seeds, or the median, with the difference from the baseline below."""
     value = column.centre(name)
     notes = [reached_note(column, name), difference_note(column.comparisons.get(name))]
     best = isfinite(value) and value == column.centre(column.best)
@@ -157,7 +157,7 @@ def raw_lines(
 
 
 def budget_table(done: Conducted) -> ReportTable:
-    """Return what each arm used: runs of its search, runs that decide, steps, and time."""
+    """Return what each arm used: search runs, runs that decide, steps, and time."""
     raw, by = [], done.study.tune.by
     for arm in done.arms:
         summaries = [run.job.summary or {} for run in arm.runs[0]]
@@ -194,5 +194,5 @@ def budget_table(done: Conducted) -> ReportTable:
 
 
 def table_text(table: ReportTable) -> str:
-    """Return the table for a terminal of 80 columns, without the notes below its cells."""
+    """Return the table for an 80-column terminal, without the notes below its cells."""
     return "\n".join(plain_lines(grid(without_notes(table))))

@@ -1,7 +1,7 @@
-"""Tasks of studies: a model, its data and its schedule, by name.
+"""Named tasks of studies: a model, its data and its schedule.
 
-An update of all nodes uses the same number of samples for any number of nodes, so that runs differ
-only in the averaging. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
+An update uses the same total number of samples for any number of nodes, so that runs differ only in
+the averaging. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class StudyTask:
     """A model, its data and its schedule.
 
     overrides: settings of model, data and optimizer. epochs: length of the schedule. update: number
-    of samples of all nodes per update. rates: the first learning rates of a search; then it tries
-    half and double the best rate.
+    of samples per update over all nodes. rates: the first learning rates of a search, which then
+    tries half and double the best rate.
     """
 
     name: str

@@ -2,22 +2,22 @@
 
 A candidate is one value for each tuned setting. The search has two stages:
 
-1. Successive halving (Jamieson and Talwalkar 2016). Every combination of the listed values starts
+1. Successive halving (Jamieson and Talwalkar 2016). Each combination of the listed values starts
    with the first two values of the ladder and one seed. After each round the better half of the
    combinations continues: each tries half and double its best value, until that lies between two
    others. Without a ladder there is one round.
-2. More seeds. The best candidate, its two neighbours on the ladder and, where one lacks, the next
-   best get further seeds, as many for every arm of the study. A parabola in the logarithm of the
-   rate through their three means has its vertex at the rate that is chosen, at most at the ends of
-   the three. Without three rates the lowest mean is chosen.
+2. More seeds. The best candidate, its two neighbours on the ladder and, if one is missing, the next
+   best get further seeds, the same number for every arm of the study. A parabola in the logarithm
+   of the rate is fitted through their three means; the rate at its vertex, clipped to the range of
+   the three, is chosen. Without three rates, the lowest mean is chosen.
 
-Studies that were set down before this rule have that of `settle_earlier`.
+Studies recorded before this rule use that of `settle_earlier`.
 
 With the rule ``tpe``, Optuna's tree-structured Parzen estimator (Bergstra et al. 2011) proposes all
 candidates from lists and ranges, `ROUND` at a time and each with one seed.
 
-The value of a run is its loss, or
-the cost at which it reaches a target, and is infinite if it diverged or never reaches the target.
+The value of a run is its loss, or the cost at which it reaches a target; it is infinite if the run
+diverged or never reaches the target.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def climb(
     finished: Callable[[float], bool],
     score: Callable[[float], Any],
 ) -> tuple[float, ...]:
-    """Return the values to try: ``first``, and more as long as the best value is at an edge.
+    """Return the values to try: ``first``, and more while the best value is at an edge.
 
-    The values are neighbours on the increasing ``ladder``. The lowest score is best; of equal
-    scores, the smaller value is best.
+    The values are consecutive on the increasing ``ladder``. The lowest score is best; ties go to
+    the smaller value.
     """
     tried = sorted(first)
     while all(map(finished, tried)):
@@ -77,7 +77,7 @@ Search = Generator[list[Trial], Sequence[Score], Tuned]
 def further_seeds(spaces: Iterable[Space], budget: int) -> int:
     """Return the number of further seeds of the best candidates, the same for all arms.
 
-    They take at most half of the budget, and leave each arm what its search needs at least.
+    They take at most half of the budget, and leave each arm the minimum its search needs.
     """
     least = max((space.least_budget for space in spaces), default=0)
     return max(0, min(budget // (2 * FINALISTS), (budget - least) // FINALISTS, MAX_SEEDS - 1))
@@ -88,7 +88,7 @@ def search(space: Space, budget: int, further: int = 0, earlier: bool = False) -
 
     The runs of all rounds together are at most ``budget``.
 
-    further: seeds of the best candidates beside the first
+    further: number of further seeds of the best candidates
     earlier: whether the rule is that of `settle_earlier`
     """
     if space.ranges:
@@ -148,7 +148,7 @@ def result(
 
 
 def finalists_of(ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first of ``ordered``, its neighbours by rate, and the next ones: `FINALISTS`."""
+    """Return `FINALISTS` of ``ordered``: the first, its neighbours by rate, and the next ones."""
     alike = [
         candidate
         for candidate in ordered
@@ -170,10 +170,11 @@ def means_of(
 
 
 def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate, float]:
-    """Return the candidate at the vertex of the parabola through three means, and its value there.
+    """Return the candidate at the vertex of the parabola through three means, and its value.
 
-    The parabola is in the logarithm of the rate, and its vertex at most at the ends of the three.
-    Returns the ``best`` one if the three differ in other settings, or the parabola has no minimum.
+    The parabola is in the logarithm of the rate; its vertex is clipped to the range of the three
+    rates. Returns the ``best`` one if the three differ in other settings, or the parabola has no
+    minimum.
     """
     others = with_rate(best).others
     three = {
@@ -199,10 +200,11 @@ def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate
 def settle_earlier(
     everything: Sequence[Candidate], scores: dict[Trial, Score], budget: int
 ) -> Search:
-    """Choose by the rule of studies that were set down before that of `search`.
+    """Choose by the rule of studies recorded before the rule of `search`.
 
     The better half of the candidates gets further seeds, one at a time; those that are worse than
-    the best by `WIDTH` standard errors drop out. Of the others, the smallest rate inside wins.
+    the best by `WIDTH` standard errors drop out. Of the others, the one with the smallest rate not
+    at an edge wins.
     """
     left = [
         candidate
@@ -223,7 +225,7 @@ def settle_earlier(
 
 
 def propose(space: Space, budget: int) -> Search:
-    """Yield rounds of runs that Optuna's sampler proposes, and return the best; as `search`."""
+    """Yield rounds of runs proposed by Optuna's sampler, and return the best, as `search`."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -247,7 +249,7 @@ def propose(space: Space, budget: int) -> Search:
 def first_trials(
     space: Space, others: tuple[str, ...], scores: Mapping[Trial, Score]
 ) -> Iterable[Trial]:
-    """Return the runs of one combination with the first seed that are known to be needed."""
+    """Return the runs of one combination with the first seed that are certain to be needed."""
     if not space.first:
         return [Trial(Candidate(None, others), FIRST_SEED)]
 
@@ -287,9 +289,9 @@ def near_ties(
 
 
 def edges_of(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """Return the numbers of ``best`` that are the least or the greatest of those that were tried.
+    """Return the keys of ``best`` whose numbers are the smallest or largest of those tried.
 
-    A learning rate is compared with those that were tried with the same other settings.
+    A learning rate is compared with those tried with the same other settings.
     """
     out = []
     for key, value in numbers_of(best).items():

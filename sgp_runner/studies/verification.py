@@ -1,8 +1,8 @@
-"""Verification of an archive: its tables are computed again, and some of its runs are repeated.
+"""Verification of an archive: recomputing its tables and repeating some of its runs.
 
-Every number of the tables follows from the metrics, or the first one that does not is named. A
-repeated run has the same records to the byte. Where the versions or the processor differ from those
-of the archive, and in real runs, it has the same results within `TOLERANCE`.
+Every number in the tables must follow from the metrics; the first one that does not is reported. A
+repeated run must have byte-identical records. If the versions or the processor differ from those of
+the archive, and in real runs, its results must agree within `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ SAME_MACHINE = ("sgp_run", "git", "python", "packages", "processor", "variables"
 
 @dataclass(frozen=True)
 class OpenedStudy:
-    """A study from an archive, with its tables computed again.
+    """A study from an archive, with recomputed tables.
 
-    maker: has all jobs of the study
+    maker: factory of all jobs of the study
     files: the user's copies of the files that the archive names
     """
 
@@ -70,8 +70,8 @@ def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
 
     plugins: the user's copies of the files that the archive names
 
-    Raises ConfigError for a file that cannot be read as an archive, VerificationFailed for contents
-    that contradict each other.
+    Raises ConfigError for a file that cannot be read as an archive, and VerificationFailed for
+    inconsistent contents.
     """
     with private_folder() as scratch:
         archive = extract(path, scratch)
@@ -91,7 +91,7 @@ def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
 
 
 def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, StudyRecord]:
-    """Return the study as it was set down. Raises VerificationFailed for a changed file."""
+    """Return the study as recorded. Raises VerificationFailed for a changed file."""
     record = StudyRecord(read_json(archive.folder / RECORD)["versions"])
     for version in record.versions:
         if missing := [key for key in ("content", "digest", "started") if key not in version]:
@@ -99,7 +99,7 @@ def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, Stu
         study = study_of(version["content"], archive.name)
         if study.digest != version["digest"]:
             raise VerificationFailed(
-                f"{RECORD} holds another file than the one with the digest that was set down."
+                f"{RECORD} has a file whose digest differs from the recorded one."
             )
     if not record.versions:
         raise VerificationFailed(f"{RECORD} holds no study.")
@@ -107,7 +107,7 @@ def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, Stu
 
 
 def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
-    """Return the hashes of the plug-ins with which the runs were made, by the plug-ins' names."""
+    """Return the hashes, by name, of the plug-ins used for the runs."""
     hashes: dict[str, set[str]] = {}
     for folder in archive.runs:
         for name, digest in read_yaml(folder / "config.yaml").get(KEY, {}).items():
@@ -116,28 +116,28 @@ def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
 
 
 def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
-    """Raise VerificationFailed if a run is missing or of another results version."""
+    """Raise VerificationFailed if a run is missing or has a different results version."""
     for job in jobs:
         if isinstance(job, RunJob) and job.config is not None and job.replaces:
             raise VerificationFailed(f"{job.name} is {other_version(job.config)}.")
         if job.due:
             raise VerificationFailed(
-                f"{job.name} is missing: the runs were made with other settings, another plug-in "
-                "or other data than the file of the study gives here."
+                f"{job.name} is missing: the runs used other settings, plug-ins "
+                "or data than the study's file gives here."
             )
     return iter(())
 
 
 def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
-    """Raise VerificationFailed unless the archive has the runs of the study, and no others."""
+    """Raise VerificationFailed unless the archive has exactly the runs of the study."""
     asked = {job.folder for job in maker.jobs.values() if job.folder.is_dir()}
     for folder in sorted(asked ^ archive.runs):
-        why = "is missing" if folder in asked else "is no run of the study"
+        why = "is missing" if folder in asked else "is not a run of the study"
         raise VerificationFailed(f"{folder.relative_to(archive.folder)} {why}.")
     for folder, digest in maker.digests.items():
         place = folder.relative_to(archive.folder)
         if load_experiment(folder / "config.yaml", None).digest != digest:
-            raise VerificationFailed(f"{place} has other settings than its study: config.yaml.")
+            raise VerificationFailed(f"{place} differs in settings from its study: config.yaml.")
     for folder in sorted(asked):
         place, summary = folder.relative_to(archive.folder), read_summary(folder)
         last = read_metrics(folder)[-1:]
@@ -148,9 +148,9 @@ def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
 def compare_rows(
     name: str, stored: Sequence[Sequence[str]], computed: Sequence[Sequence[str]]
 ) -> None:
-    """Raise VerificationFailed, which names the number, if two tables differ."""
+    """Raise VerificationFailed, naming the number, if two tables differ."""
     if [row[:2] for row in stored] != [row[:2] for row in computed] or stored[:1] != computed[:1]:
-        raise VerificationFailed(f"{name} has other lines than the runs give.")
+        raise VerificationFailed(f"{name} has different rows than the runs give.")
     for number, (ours, theirs) in enumerate(zip(stored, computed, strict=True), start=1):
         for column, was, now in zip_longest(computed[0], ours, theirs, fillvalue=""):
             if not same_text(was, now):
@@ -160,7 +160,7 @@ def compare_rows(
 
 
 def same_text(was: str, now: str) -> bool:
-    """Return whether two cells have the same words and, up to rounding, the same numbers."""
+    """Return whether two cells have the same text and, up to rounding, the same numbers."""
     return all(same_word(*pair) for pair in zip_longest(was.split(), now.split(), fillvalue=""))
 
 
@@ -172,9 +172,9 @@ def same_word(was: str, now: str) -> bool:
 
 
 def repeat(study: OpenedStudy, count: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Repeat a random sample of the runs, and yield the name of each with the result.
+    """Repeat a random sample of the runs, and yield each one's name and the result.
 
-    Raises VerificationFailed for a run with other results.
+    Raises VerificationFailed if the results of a run differ.
     """
     jobs = sorted(job for job in study.maker.jobs if job in study.archive.runs)
     chosen = random.Random(seed).sample(jobs, min(count, len(jobs)))
@@ -182,7 +182,7 @@ def repeat(study: OpenedStudy, count: int, seed: int) -> Iterator[tuple[str, str
         again = [moved(study.maker.jobs[job], scratch) for job in chosen]
         for job, error in run_all(again):
             if error is not None and not job.diverged:
-                raise VerificationFailed(f"{job.name} failed when it was repeated: {error}")
+                raise VerificationFailed(f"{job.name} failed when repeated: {error}")
             before = study.archive.folder / job.folder.relative_to(scratch)
             with damage_named(study.archive):
                 outcome = compare_runs(before, job.folder)
@@ -190,25 +190,25 @@ def repeat(study: OpenedStudy, count: int, seed: int) -> Iterator[tuple[str, str
 
 
 def moved(job: RunJob | RetimedJob, results: Path) -> RunJob | RetimedJob:
-    """Return the same job with another folder."""
+    """Return the same job with a different folder."""
     if isinstance(job, RunJob):
         return replace(job, results=results)
     return replace(job, out=results / "retimed")
 
 
 def compare_runs(archived: Path, repeated: Path) -> str:
-    """Describe how equal two runs are. Raises VerificationFailed if they differ."""
+    """Describe how closely two runs agree. Raises VerificationFailed if they differ."""
     if records_of(archived) == records_of(repeated):
         return "equal to the byte"
     before, after, other = results_in(archived), results_in(repeated), differing_parts(archived)
     if before.keys() != after.keys():
-        raise VerificationFailed(f"{archived.name}: one of the run and its repetition diverged.")
+        raise VerificationFailed(f"{archived.name}: either the run or its repetition diverged.")
     differences = [
         f"{key} {before[key]:.6g} in the archive, {after[key]:.6g} here"
         for key in before
         if before[key] != after[key]
     ]
-    text = "; ".join(differences[:3]) or "a record of a worker has other values"
+    text = "; ".join(differences[:3]) or "a worker's record differs"
     close = all(isclose(before[key], after[key], rel_tol=TOLERANCE) for key in before)
     if not other or not close:
         why = f"other {', '.join(other)} than in the archive" if other else "the same machine"
@@ -217,13 +217,13 @@ def compare_runs(archived: Path, repeated: Path) -> str:
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
-    """Return all records, the summary without what depends on the place."""
+    """Return all records, with the summary stripped of what depends on the machine."""
     records = read_metrics(folder)
     return [{key: record[key] for key in record if key not in OWN} for record in records]
 
 
 def results_in(folder: Path) -> dict[str, float]:
-    """Return the losses of the averaged model, the bytes of a node and, if simulated, the time."""
+    """Return the averaged model's losses, a node's bytes and, if simulated, the time."""
     summary: Mapping[str, Any] = read_summary(folder) or {}
     costs = ("bytes_per_node",) if summary.get("clock") == "wall" else ("bytes_per_node", "time_s")
     results = {
@@ -235,9 +235,9 @@ def results_in(folder: Path) -> dict[str, float]:
 
 
 def differing_parts(archived: Path) -> list[str]:
-    """Return what differs from the machine and the versions of an archived run.
+    """Return what differs from the machine and versions of an archived run.
 
-    Runs of a study share pretrained models, so any of its machines may have made that of the run.
+    Runs of a study share pretrained models, so the run's model may come from any of its machines.
     """
     here, there = environment(), read_json(archived / "environment.json")
     config = read_summary(archived) or {}

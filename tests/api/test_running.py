@@ -221,7 +221,7 @@ def test_rows_may_be_dictionaries() -> None:
     for table, keys, sentence in (
         (rows, None, "rows of train are dictionaries with pixels, label, id: name input and "),
         (rows, ("pixel", "label"), "rows of train are dictionaries with pixels, label, id: name "),
-        (rows, ("id", "label"), "'id' of train is a str, which is no tensor."),
+        (rows, ("id", "label"), "'id' of train is a str, which is not a tensor."),
         ([*two[:-1], {"label": 1}], None, "train[7] has no 'pixels'."),
     ):
         error = refusal(sgp.run, "model=mlp", data=(table, table), data_keys=keys, **settings)
@@ -316,11 +316,11 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
             r"loss: a batch has a loss of shape \[2\]; return the mean, a number.",
         ),
         ({"data": "digitz"}, "data: 'digitz' is not one of .* Did you mean 'digits'"),
-        ({"data": [1, 2, 3]}, "data: list is no data: give the name"),
+        ({"data": [1, 2, 3]}, "data: list is not data: give the name"),
         ({"data": (3, pair()[1])}, "data: train is a int: give "),
         ({"data": (DataLoader(pair()[0]), pair()[1])}, "data: train is a DataLoader: give its "),
-        ({"data": ((["a"], torch.ones(1)),) * 2}, "data: train has a list, which is no tensor"),
-        ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number where a tensor"),
+        ({"data": ((["a"], torch.ones(1)),) * 2}, "data: train has a list, which is not a tensor"),
+        ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number instead"),
         ({"data": ((torch.ones(2, 2), torch.tensor([-1, 1])),) * 2}, "data: a class is negative"),
         (
             {"data": ((torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1])),) * 2},
@@ -330,7 +330,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
             {"data": ((torch.ones(2, 2), torch.tensor([torch.inf, 1.0])),) * 2},
             r"data: train\[0\] has NaN or infinity: replace the number\.",
         ),
-        ({"data": pair(), "loss": 3}, "loss: 3 is no function of outputs and targets."),
+        ({"data": pair(), "loss": 3}, "loss: 3 is not a function of outputs and targets."),
         ({"data": (torch.ones(4, 2), torch.ones(4))}, "data: train has no targets: give a torch"),
         ({"data": ((torch.ones(4, 2), torch.ones(3)),) * 2}, "inputs and targets of 4, 3 samples"),
         ({"data": ((torch.ones(0, 2), torch.ones(0)),) * 2}, "data: train is empty."),

@@ -244,14 +244,13 @@ async def fails(worker: Worker, k: int) -> None:
 
 
 ORDER = (
-    "; all ranks must take part in the same ones in the same order (the model has 4 parameters "
-    "here)"
+    "; all ranks must call the same collectives in the same order (the model has 4 parameters here)"
 )
 BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     "an all-reduce left out": (
         skips(1),
         (
-            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 1 next an "
+            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 1 would begin an "
             f"all-reduce of 4 numbers, in step 2{ORDER}"
         ),
     ),
@@ -262,14 +261,14 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     "another order": (
         another_order,
         (
-            "in step 0 rank 0 would begin a mean of gradients of 4 numbers, but rank 1 next an "
-            f"all-reduce of 4 numbers, in step 0{ORDER}"
+            "in step 0 rank 0 would begin a mean of gradients of 4 numbers, but rank 1 would begin "
+            f"an all-reduce of 4 numbers, in step 0{ORDER}"
         ),
     ),
     "another size": (
         another_size,
         (
-            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 0 next an "
+            "in step 1 rank 2 would begin an all-reduce of 4 numbers, but rank 0 would begin an "
             f"all-reduce of 5 numbers, in step 1{ORDER}"
         ),
     ),
@@ -309,7 +308,7 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
     ),
     "gradients without end": (
         never_ends,
-        "in step 0 rank 1 would compute gradients without end; loop over worker.steps()",
+        "in step 0 rank 1 would compute gradients endlessly; loop over worker.steps()",
     ),
     "to itself": (sends_to_itself, "in step 0 rank 0 would send to itself"),
     "to nobody": (sends_to_nobody, "in step 0 rank 2 would send to rank 3; ranks are 0 to 2"),
@@ -363,7 +362,7 @@ def test_servers_take_no_part_in_collectives(run_of: Callable[..., Run]) -> None
 
 def test_an_algorithm_that_fails_by_itself_is_refused(run_of: Callable[..., Run]) -> None:
     assert str(refusal(verify_calls, run_of(Wrong(fails), 3))) == (
-        "algo: Wrong failed when it was tried without gradients: rank 1, step 2: "
+        "algo: Wrong failed in its dry run without gradients: rank 1, step 2: "
         "ZeroDivisionError: too few neighbours."
     )
 

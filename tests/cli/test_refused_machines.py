@@ -104,7 +104,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "experiment=sgp_sgp_90 model=timing_only faults=pause",
         "faults.events",
         (
-            "a timing study repeats its sample of the schedule, and events have a time: use "
+            "a timing study repeats a sample of its steps, but events occur at set times: use "
             "model.sample_steps=null, or faults that last for the whole run."
         ),
     ),
@@ -112,7 +112,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "network=nccl faults=slow_node",
         "faults",
         (
-            "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or "
+            "gradients on a GPU cannot be slowed artificially: use network=sim or gloo, or "
             "faults=none."
         ),
     ),
@@ -181,7 +181,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo network.bandwidth=1e8 gpus_per_node=2",
         "network.bandwidth",
-        "slow links are imitated for nodes of one device: use gpus_per_node=1.",
+        "slow links can only be imitated for nodes of one device: use gpus_per_node=1.",
     ),
     (
         "network=mpi gpus_per_node=2",

@@ -267,7 +267,7 @@ BAD: list[tuple[str, str, str]] = [
         "cluster.compute.input_seconds",
         "9.0 is more than the 0.05 s of a gradient of resnet8.",
     ),
-    ("data=folder", "data.path", "name a folder with a folder of images for each class."),
+    ("data=folder", "data.path", "set it to a folder with one subfolder per class."),
     ("data=folder data.image_size=0", "data.image_size", "0 must be at least 1."),
     ("data=folder data.workers=-1", "data.workers", "-1 must be at least 0, or null."),
     (
@@ -275,9 +275,9 @@ BAD: list[tuple[str, str, str]] = [
         "model.sample_steps",
         "text has no known epoch length: set it.",
     ),
-    ("data=hf", "data.path", "name a data set or a folder: data=hf:roneneldan/TinyStories"),
-    ("data=hf:x data.tokens=1", "data.tokens", "1 do not make a block of 64."),
-    ("data=text data.tokens=1", "data.tokens", "1 do not make a block of 64."),
+    ("data=hf", "data.path", "give a data set or a folder: data=hf:roneneldan/TinyStories"),
+    ("data=hf:x data.tokens=1", "data.tokens", "1 do not fill a block of 64."),
+    ("data=text data.tokens=1", "data.tokens", "1 do not fill a block of 64."),
     ("data=text data.valid_share=1", "data.valid_share", "must be between 0 and 1, not 1.0."),
     (
         "model=gpt data=grammar model.width=6 model.heads=4",

@@ -43,7 +43,7 @@ def test_a_machine_without_slurm_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main([*TINY, "-m", "seed=1,2", "hydra/launcher=slurm"]) == 1
     assert capfd.readouterr().err == (
-        "sgp-run: Slurm did not take the jobs "
+        "sgp-run: Slurm rejected the jobs "
         '(Could not detect "srun", are you indeed on a slurm cluster?).\n'
     )
     sbatch = tmp_path / "sbatch"
@@ -52,7 +52,7 @@ def test_a_machine_without_slurm_is_named(
     (tmp_path / "srun").symlink_to(sbatch)
     assert main([*TINY, "-m", "seed=1,2", "hydra/launcher=slurm"]) == 1
     assert capfd.readouterr().err.endswith(
-        "sgp-run: Slurm did not take the jobs (invalid partition: gpu).\n"
+        "sgp-run: Slurm rejected the jobs (invalid partition: gpu).\n"
     )
 
 

@@ -133,7 +133,7 @@ def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[
     ("overrides", "key", "sentence"),
     [
         ("gpus_per_node=2", "gpus_per_node", "over gloo, ranks share GPUs as nodes of one device"),
-        ("faults.slow_nodes={0:2}", "faults", "gradients on a GPU cannot be slowed from outside"),
+        ("faults.slow_nodes={0:2}", "faults", "gradients on a GPU cannot be slowed artificially"),
         ("record=true", "record", "a GPU's results cannot be repeated to the last bit"),
         ("network.autocast=bf16 dtype=float64", "network.autocast", "applies only to float32"),
     ],

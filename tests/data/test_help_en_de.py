@@ -150,7 +150,7 @@ def test_whole_pages_go_to_nodes(manual: HelpEnDe) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"de": None}, "is not help_en_de: it has no pages in de, which de/text/ would hold; get"),
+        ({"de": None}, "is not help_en_de: it has no pages in de (expected in de/text/); get"),
         ({"tsv": "a\tEnglish only\n"}, "line 1 of pairs.tsv has 2 of 3 columns (page, English, "),
         ({"tsv": "a\tb\tc\na\tb\n"}, "line 2 of pairs.tsv has 2 of 3 columns (page, English, "),
         ({"tsv": "a\tA b c d\tE f g h\n"}, "there are only 1 pages: use fewer."),
@@ -184,7 +184,7 @@ def test_pairs_with_more_pieces_are_left_out(manual: HelpEnDe) -> None:
 
 
 def test_sentences_that_are_too_long_for_all_are_refused(manual: HelpEnDe) -> None:
-    with pytest.raises(ConfigError, match=r"^data.max_words: no page has sentences of 3 words"):
+    with pytest.raises(ConfigError, match=r"^data.max_words: no page has sentences of up to 3 "):
         replace(manual, max_words=3).load(torch.float32)
 
 

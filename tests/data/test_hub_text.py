@@ -194,7 +194,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
         ({"valid_split": "dev"}, f"data.split: {path} has no 'dev', only train."),
         (
             {"block": 64, "valid_share": 0.0, "valid_split": "train"},
-            "data.block: the text that trains is shorter than 65 tokens: use a smaller block, or "
+            "data.block: the training text is shorter than 65 tokens: use a smaller block, or "
             "more text.",
         ),
         (
@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
         "data.path: there is no folder './none'; write a name on the Hub without ./ in front."
     )
     assert refused_text(path, path) == (
-        f"data.tokenizer: '{path}' has no tokenizer: name one, data.tokenizer=gpt2."
+        f"data.tokenizer: '{path}' has no tokenizer: choose one, data.tokenizer=gpt2."
     )
     (tmp_path / "empty").mkdir()
     assert refused_text(str(tmp_path / "empty"), tokenizer).startswith(
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
 def test_a_node_without_text_is_an_error(tmp_path: Path, tokenizer: str) -> None:
     path = save_json(tmp_path / "data", ["a", "b"])
     split, _ = streamed(path, tokenizer, block=1, buffer=1)
-    with pytest.raises(DataError, match=r"^node 2 of 3 has less than 2 tokens of text in any "):
+    with pytest.raises(DataError, match=r"^node 2 of 3 has fewer than 2 tokens of text in any "):
         split.stream(2, 3).sample(0)
 
 
@@ -252,7 +252,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tokenizer: 
 def test_a_row_without_text_is_named(more: dict[str, Any], tmp_path: Path, tokenizer: str) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "a b c"}\n{"text": null}\n{"text": 3}\n')
     assert refused_text(str(tmp_path), tokenizer, **more) == (
-        f"data.text_key: a row of {tmp_path} has 3 as 'text', which is no text."
+        f"data.text_key: a row of {tmp_path} has 3 as 'text', which is not text."
     )
 
 
@@ -277,13 +277,13 @@ def test_the_contents_of_folders_are_part_of_the_identity() -> None:
     save_json(Path("data"), texts(31))
     assert experiment_of(overrides).digest != first.digest
     assert refused_text("./data", "./model", sha256=checksum).startswith(
-        "data.sha256: the contents of './data' changed: their checksum is "
+        "data.sha256: the contents of './data' have changed: their checksum is "
     )
 
 
 def test_another_model_needs_a_tokenizer() -> None:
     assert str(refusal(experiment_of, ["model=gpt", "data=hf:org/stories"])) == (
-        "data.tokenizer: only model=hf:... has one of its own: data.tokenizer=gpt2."
+        "data.tokenizer: only model=hf:... has a default tokenizer: data.tokenizer=gpt2."
     )
     run = experiment_of(["model=hf:gpt2", "data=hf:org/stories"]).run
     assert (run.data.name, run.data.tokenizer) == ("org/stories", "gpt2")  # type: ignore[attr-defined]

@@ -70,8 +70,8 @@ def test_the_published_files_are_asked_for_unless_others_are_named(tmp_path: Pat
     assert IdxImages("fashion_mnist").sha256 == SOURCES["fashion_mnist"].sha256
     path = folder(tmp_path / "plain")
     assert str(refusal(IdxImages("mnist", path=str(path)).load, torch.float32)) == (
-        f"data.path: {path} has other contents than the published mnist; get it with: sgp-run "
-        f"download mnist, or use what is there with data.sha256={CHECKSUM}"
+        f"data.path: {path} differs from the published mnist; get it with: sgp-run "
+        f"download mnist, or accept it with data.sha256={CHECKSUM}"
     )
 
 
@@ -95,7 +95,7 @@ def without_the_last(path: Path) -> Path:
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "nothing": (
         lambda path: path / "nowhere",
-        "there is no {}; get it with: sgp-run download mnist, or name a folder or package with it.",
+        "there is no {}; get it with: sgp-run download mnist, or give a folder or package with it.",
     ),
     "another set": (
         lambda path: tgz(path / "books.tgz", {"a.txt": b"text"}),
@@ -107,19 +107,19 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a package that is cut off": (
         lambda path: cut(deb(path / "a.deb", images()), 300),
-        "{} is cut off or damaged (it ends early): copy or download it again.",
+        "{} is truncated or damaged (it ends early): copy or download it again.",
     ),
     "a beginning": (
         lambda path: cut(deb(path / "a.deb", images()), 100),
-        "{} is cut off or damaged (not a complete Debian package): copy or download it again.",
+        "{} is truncated or damaged (not a complete Debian package): copy or download it again.",
     ),
     "packed by zstd": (
         lambda path: by_zstd(deb(path / "a.deb", images())),
-        "the package is packed by zstd: unpack it by dpkg -x, name the folder.",
+        "the package uses zstd: unpack it with dpkg -x and give the folder.",
     ),
     "no package": (
         lambda path: cut(tgz(path / "a.tgz", images()), 100),
-        "{} is cut off or damaged (",
+        "{} is truncated or damaged (",
     ),
 }
 
@@ -137,17 +137,17 @@ def test_bad_files_are_one_sentence(name: str, tmp_path: Path) -> None:
         (
             "t10k-images-idx3-ubyte",
             images()["t10k-images-idx3-ubyte"][:-1],
-            "t10k-images-idx3-ubyte is cut off or damaged: get it again.",
+            "t10k-images-idx3-ubyte is truncated or damaged: download it again.",
         ),
         (
             "t10k-labels-idx1-ubyte",
             idx((19,), bytes(19)),
-            "t10k-labels-idx1-ubyte of mnist does not fit its images.",
+            "t10k-labels-idx1-ubyte of mnist does not match its images.",
         ),
         (
             "train-labels-idx1-ubyte",
             idx((IMAGES,), bytes([10] * IMAGES)),
-            "train-labels-idx1-ubyte of mnist does not fit its images.",
+            "train-labels-idx1-ubyte of mnist does not match its images.",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("sgp_runner.data.packages.read_bytes", refuse)
     assert refusal(load, path).sentence == (
-        f"cannot read {path}/t10k-images-idx3-ubyte: Permission denied; data.path= names other "
+        f"cannot read {path}/t10k-images-idx3-ubyte: Permission denied; set data.path to other "
         "files."
     )
 

@@ -88,7 +88,7 @@ def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path
     )
     assert found == published
     for made, sentence in (
-        ("", f"{tmp_path} has no folder of images for each class."),
+        ("", f"{tmp_path} has no subfolder of images per class."),
         ("cat", "a class has no images: "),
         ("train/cat", f"{tmp_path} has train/ but no val/, valid/, test/."),
         ("val/dog", f"{tmp_path}/val has the class dog, unlike train/."),
@@ -129,7 +129,7 @@ def test_pixels_without_a_defined_white_are_refused(kind: str, what: str, tmp_pa
     Image.fromarray(numpy.full((12, 12), 7, kind)).save(tmp_path / "a.tiff")
     with pytest.raises(
         DataError,
-        match=rf"^{tmp_path}/a.tiff has {what}, whose white is not defined: convert it to 8 bits.$",
+        match=rf"^{tmp_path}/a.tiff has {what}, whose white level is undefined: convert it to 8 bits.$",
     ):
         decoded(tmp_path / "a.tiff")
 
@@ -374,7 +374,7 @@ def test_a_process_that_dies_is_named(root: Path, tmp_path: Path) -> None:
     _, error = process.communicate(timeout=600)
     where = r"(rank \d, step \d+: DataError: )?"  # none in an evaluation
     assert process.returncode == 1 and re.fullmatch(
-        rf"sgp-run: {where}a process that decodes images has died, perhaps for want of memory; "
+        rf"sgp-run: {where}a decoding process has died, perhaps for lack of memory; "
         r"try fewer of them \(data\.workers\)\.\n",
         error,
     )
@@ -515,7 +515,7 @@ def test_missing_torchvision_and_missing_files_are_one_sentence(
 def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
     assert refusal(Cifar("cifar10", root=str(root)).load, torch.float32).sentence == (
-        f"it is the folder above cifar-10-batches-py; use data.root={tmp_path}."
+        f"must be the folder above cifar-10-batches-py; use data.root={tmp_path}."
     )
 
 

@@ -59,7 +59,7 @@ def test_the_header_of_llm_c_holds_no_tokens(
     size = 200 * np.dtype(kind).itemsize
     for given, sentence in (
         ((9, 200), f"its header has version 9, not {version}"),
-        ((version, 201), f"its header promises 201 tokens of {kind}, but {size} bytes follow"),
+        ((version, 201), f"its header declares 201 tokens of {kind}, but {size} bytes follow"),
     ):
         write(*given)
         assert (
@@ -100,10 +100,10 @@ def test_the_end_of_a_single_file_of_tokens_validates(tmp_path: Path) -> None:
 def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npy"
     for array, sentence in (
-        (np.zeros(9), f"{path} has float64 [9]: token numbers are whole."),
-        (np.zeros(9, bool), f"{path} has bool [9]: token numbers are whole."),
+        (np.zeros(9), f"{path} has float64 [9], not integers [N]."),
+        (np.zeros(9, bool), f"{path} has bool [9], not integers [N]."),
         (np.array([7, -5, 3]), f"{path} has the token -5: tokens count from 0."),
-        (np.zeros((3, 3), int), f"{path} has int64 [3, 3]: token numbers are whole."),
+        (np.zeros((3, 3), int), f"{path} has int64 [3, 3], not integers [N]."),
     ):
         np.save(path, array)
         assert refusal(Text(path=str(path)).load, torch.float32).sentence == sentence
@@ -111,7 +111,7 @@ def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none.npy").write_bytes(b"no array")
     for data, sentence in (
         (Text(path=str(tmp_path / "none.npy")), r"^data.path: cannot read .*none.npy: "),
-        (Text(path=str(path), vocabulary=299), "the files have the token 299: set more"),
+        (Text(path=str(path), vocabulary=299), "the files contain token 299: use more"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             data.load(torch.float32)
@@ -126,11 +126,11 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_bytes(b"abc")
     for path, key, part in (
         (tmp_path / "none.txt", "data.path", "No such file"),
-        (tmp_path / "short.txt", "data.block", "the text that trains is shorter than 65 tokens"),
+        (tmp_path / "short.txt", "data.block", "the training text is shorter than 65 tokens"),
     ):
         error = refusal(Text(path=str(path)).load, torch.float32)
         assert error.key == key and part in error.sentence
     with pytest.raises(ConfigError, match="^data.vocabulary: text is read as bytes: leave it out"):
         Text(path=str(tmp_path), vocabulary=9).load(torch.float32)
-    with pytest.raises(ConfigError, match="name a file or a folder"):
+    with pytest.raises(ConfigError, match="give a file or a folder"):
         Text()

@@ -95,8 +95,8 @@ def test_a_rank_that_stands_still_before_its_first_step(
     (sentence,) = re.findall("^sgp-run: .*", done.stderr, flags=re.MULTILINE)
     assert sentence == (
         f"sgp-run: rank {rank} has done nothing for 3 s before its first step "
-        "(network.start_timeout_seconds): its data, model or algorithm waits for something; mend "
-        "that, or allow more."
+        "(network.start_timeout_seconds): its data, model or algorithm is blocked; fix "
+        "that, or increase the limit."
     )
     assert done.returncode == 1
     check_no_rank_is_left(tmp_path)

@@ -329,11 +329,11 @@ def test_a_part_of_one_is_the_whole() -> None:
         ),
         (
             "gpus_per_node=2 algo=ad_psgd network.gossip=shards",
-            "network.gossip: AD-PSGD is asynchronous, so one device must speak for its node",
+            "network.gossip: AD-PSGD is asynchronous, so one device must communicate for its node",
         ),
         (
             "gpus_per_node=2 algo=ps_sgd network.gossip=shards",
-            "network.gossip: PS-SGD has a server, so one device must speak for its node",
+            "network.gossip: PS-SGD has a server, so one device must communicate for its node",
         ),
         (
             "network.autocast=bf16 dtype=float64",

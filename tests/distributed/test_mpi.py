@@ -227,8 +227,8 @@ def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
     waited = (
-        "rank 1 has waited for all 3 ranks to start for 7 s (network.start_timeout_seconds), and "
-        "one or more did not."
+        "rank 1 has waited for all 3 ranks to start for 7 s (network.start_timeout_seconds), but "
+        "at least one did not."
     )
     assert line == f"sgp-run: {waited}"
 

@@ -74,7 +74,7 @@ def test_a_rank_says_what_it_waits_for_and_gives_up(
 def test_rank_0_refuses_an_address_that_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     set_variables(monkeypatch, 0, "head.invalid", port)
-    with pytest.raises(RankFailed, match=rf"^rank 0 does not reach itself at head.invalid:{port} "):
+    with pytest.raises(RankFailed, match=rf"^rank 0 cannot reach itself at head.invalid:{port} "):
         rendezvous.meet(1)
 
 

@@ -70,5 +70,5 @@ def test_whether_a_state_fits_is_seen_without_memory(fits: bool) -> None:
     if fits:
         assert peak(check) == 0
     else:
-        with pytest.raises(ValueError, match="^it has another number of parameters$"):
+        with pytest.raises(ValueError, match="^its number of parameters differs$"):
             check()

@@ -206,7 +206,7 @@ def test_a_logger_that_is_chosen_later_copies_a_finished_run(
     assert len(points(Path("results/runs/run"), "train/loss")) == during.count(b"\ntrain,0,") > 0
     capsys.readouterr()
     assert main([*tiny, "logger=jsonl", "resume=never"]) == 0
-    assert f"{table} is not continued: remove it, and logger=csv makes it again.\n" in (
+    assert f"{table} is not continued: remove it, and logger=csv rewrites it.\n" in (
         capsys.readouterr().out
     )
 

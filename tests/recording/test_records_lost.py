@@ -341,7 +341,7 @@ def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
     said = capfd.readouterr()
     assert said.err == (
         f"warning: the checkpoint {checkpoints}/step-{newest} is not used: it does not fit this "
-        "run (it has another number of parameters).\n"
+        "run (its number of parameters differs).\n"
     )
     assert f"resumes from step {before}" in said.out
     assert [

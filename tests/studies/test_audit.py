@@ -139,7 +139,7 @@ def test_a_study_without_published_settings_has_no_gain() -> None:
         ),
         (
             {"arms": {**ARMS, "x": {"of": "SPG", "at": "transferred", "settings": "optim.lr=1"}}},
-            "arms.x.of: 'SPG' is no arm: choose from SGP, AR-SGD. Did you mean 'SGP'?",
+            "arms.x.of: 'SPG' is not an arm: choose from SGP, AR-SGD. Did you mean 'SGP'?",
         ),
         (
             {"arms": {**ARMS, "x": {"off": "SGP"}}},
@@ -151,16 +151,16 @@ def test_a_study_without_published_settings_has_no_gain() -> None:
         ),
         (
             {"matters": "0.25 %"},
-            "matters: '0.25 %' is no positive difference of loss: write 0.02 nats.",
+            "matters: '0.25 %' is not a positive difference of loss: write 0.02 nats.",
         ),
         (
             {"matters": None, "seeds": "2 to 3"},
-            "seeds: '2 to 3' needs matters:, which tells the number of seeds in the range; write "
+            "seeds: '2 to 3' needs matters:, which determines the number of seeds; write "
             "seeds: 5 for a number.",
         ),
         (
             {"seeds": "16 to 6"},
-            "seeds: '16 to 6' must go from 2 or more up to a larger number, such as 6 to 16.",
+            "seeds: '16 to 6' must go from at least 2 to a larger number, such as 6 to 16.",
         ),
     ],
 )

@@ -241,7 +241,7 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
     assert lines[10].endswith(r"& never {\scriptsize (0/3)} \\")
     assert headline(done, loss, "laptop", "simulated") == "sgp is best: 1.1000."
     assert headline(done, time, "laptop", "simulated") == (
-        "Tests of all pairs tell no arm from the best in simulated time to a loss of 1.3."
+        "Tests of all pairs separate no arm from the best in simulated time to a loss of 1.3."
     )
     said = answer(done, time, "laptop", "simulated")
     assert said == (
@@ -266,14 +266,14 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
             "loss",
             "sgp and ar_sgd differ by less than what matters in loss: 1.5367 against 1.6033 "
             "(difference -0.23 to +0.099 nats with 95 % confidence, p = 0.23, 3 seeds).",
-            "Tests of all pairs tell no arm from the best in loss.",
+            "Tests of all pairs separate no arm from the best in loss.",
         ),
         (
             {"sgp": [0.1787, 0.1801, 0.1793], "ar_sgd": [0.1787001, 0.1800998, 0.1793]},
             "loss",
-            "Equal to rounding: sgp and ar_sgd in loss: 0.1794 against 0.1794 (difference -3.5e-07 "
-            "to +4.1e-07 nats with 95 % confidence, p = 0.74, 3 seeds).",
-            "Tests of all pairs tell no arm from the best in loss.",
+            "Equal up to rounding: sgp and ar_sgd in loss: 0.1794 against 0.1794 (difference "
+            "-3.5e-07 to +4.1e-07 nats with 95 % confidence, p = 0.74, 3 seeds).",
+            "Tests of all pairs separate no arm from the best in loss.",
         ),
     ],
 )
@@ -348,7 +348,7 @@ def test_failed_runs_are_counted_and_an_error_is_printed_once(
         make(maker, ((job.name, job) for job in jobs))
     assert caplog.messages == ["[1/3] a: no such file", "[2/3] b: diverged"]
     assert str(caught.value) == (
-        "2 runs failed; the same command tries again what is missing. The first: a: no such file"
+        "2 runs failed; the same command retries them. The first: a: no such file"
     )
 
 
@@ -363,7 +363,7 @@ def test_pilot_runs_tell_the_number_of_seeds_and_arms_share_pretrained_models(fo
     html = page.page.read_text(encoding="utf-8")
     assert "number of seeds" in html and "Measured: a spread of " in html
     methods = (page.page.parent / "methods.tex").read_text(encoding="utf-8")
-    assert "A difference below 50 counts as none, which two one-sided tests" in methods
+    assert "A difference shown to be below 50 by two one-sided tests" in methods
     assert "pretrained for 3 steps at a learning rate of 0.001." in methods
     pretrained = page.page.parent / "pretrained"
     assert len([*pretrained.iterdir()]) == 4 + 3  # one for each seed of pilots and results

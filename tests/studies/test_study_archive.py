@@ -126,7 +126,7 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
         (
             "table.csv",
             lambda text: text.replace(b",SGP,", b",SGD,"),
-            "table.csv has other lines than the runs give.",
+            "table.csv has different rows than the runs give.",
         ),
         (
             "budget.csv",
@@ -136,7 +136,7 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
         (
             "study.json",
             lambda text: text.replace(b'"epochs": 0.04', b'"epochs": 0.08'),
-            "study.json holds another file than the one with the digest that was set down.",
+            "study.json has a file whose digest differs from the recorded one.",
         ),
         (
             "archive.json",
@@ -164,7 +164,7 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
         (
             "CONFIG",
             lambda text: text.replace(b"epochs: 0.04", b"epochs: 0.06"),
-            "has other settings than its study: config.yaml.",
+            "differs in settings from its study: config.yaml.",
         ),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
         return json.dumps(record).encode()
 
     path = forged(archive, tmp_path / "forged.zip", {"study.json": changed})
-    sentence = "is missing: the runs were made with other settings"
+    sentence = "is missing: the runs used other settings"
     with pytest.raises(VerificationFailed, match=sentence), opened(path):
         pass
 
@@ -324,7 +324,7 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
             b'{"format": 2, "name": "a", "files": {}, "answer": "", "sgp_run": "1\\u001b[2J"}',
             "its archive.json is incomplete",
         ),
-        ("archive.json", b"{", "is no archive of a study that can be read"),
+        ("archive.json", b"{", "is not a readable archive of a study"),
         ("study.json", b"{}", "or it has no archive.json"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_file_that_is_no_archive_or_too_large_is_refused(
 ) -> None:
     path = tmp_path / "a.zip"
     path.write_text("no archive")
-    with pytest.raises(sgp.ConfigError, match="that can be read: File is not a zip file"):
+    with pytest.raises(sgp.ConfigError, match="archive of a study: File is not a zip file"):
         extract(path, tmp_path / "out")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("table.csv", bytes(10_000_000))
@@ -387,7 +387,7 @@ def test_merge_puts_the_arms_of_two_archives_into_one_table(
     assert "Merged from small (set down " in page and "; SGP, AR-SGD); other (set down " in page
     with opened(out / "study.zip") as study:
         assert len(study.archive.runs) == 12
-    with pytest.raises(sgp.ConfigError, match="there is a .*both already; choose another name."):
+    with pytest.raises(sgp.ConfigError, match="both already exists; choose another name."):
         merge([archive, other], "both")
 
 
@@ -401,14 +401,14 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
         return json.dumps(record).encode()
 
     path = forged(archive, tmp_path / "b.zip", {"study.json": changed})
-    with pytest.raises(sgp.ConfigError, match=r"the arm SGP has other settings in .*b.zip"):
+    with pytest.raises(sgp.ConfigError, match=r"the arm SGP has different settings in .*b.zip"):
         merge([archive, path], "fresh")
     path = forged(archive, tmp_path / "c.zip", {"table.csv": lambda text: text[:-9]})
     with pytest.raises(VerificationFailed, match=r"^c\.zip: table\.csv"):
         merge([archive, path], "fresh")
     content = {**CONTENT, "epochs": 0.06, "clusters": ["laptop"], "measures": ["loss"]}
     sgp.study(content, "alone", verbose=False)
-    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\), and only studies"
+    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\); only studies"
     with pytest.raises(sgp.ConfigError, match=sentence):
         merge([archive, archive.parents[1] / "alone/study.zip"], "fresh")
     assert not Path("results/studies/fresh").exists()
@@ -491,7 +491,7 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     shared = [*study_of({**CONTENT, "task": "grammar"}, "a").common, *study_of(CONTENT, "a").common]
     keys = ", ".join(dict.fromkeys(word.partition("=")[0] for word in shared))
     assert said.out == (
-        f"good takes no part: other settings than task: grammar ({keys}); no cluster sgp_ethernet "
+        f"good takes no part: settings other than task: grammar ({keys}); no cluster sgp_ethernet "
         "bandwidth=1Gbit/s; no measure time_to_loss(1); no cluster sgp_ethernet "
         "bandwidth=100Mbit/s; no measure bytes_to_loss(1).\n"
         f"1 archive, page in {out}/index.html\n"
@@ -516,8 +516,8 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     (out / "entries/own/precious").touch()
     assert main(command) == 2
     assert capsys.readouterr().err == (
-        f"sgp-run: board: {out} has files that are not of this board, such as entries/own: name a "
-        "new folder.\n"
+        f"sgp-run: board: {out} has files that do not belong to this board, such as entries/own: "
+        "name a new folder.\n"
     )
     site = tmp_path / "my_site"
     site.mkdir()

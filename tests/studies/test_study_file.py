@@ -83,10 +83,10 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"baseline": "AR_SGD"}, "baseline: 'AR_SGD' is no arm: choose from SGP, AR-SGD."),
-        ({"primary": "ours"}, "primary: 'ours' is no arm: choose from SGP, AR-SGD."),
-        ({"primary": "AR-SGD"}, "primary: 'AR-SGD' is the baseline too"),
-        ({"arms": {}}, "arms: a study has one arm or more: write sgp: algo=sgp."),
+        ({"baseline": "AR_SGD"}, "baseline: 'AR_SGD' is not an arm: choose from SGP, AR-SGD."),
+        ({"primary": "ours"}, "primary: 'ours' is not an arm: choose from SGP, AR-SGD."),
+        ({"primary": "AR-SGD"}, "primary: 'AR-SGD' is also the baseline"),
+        ({"arms": {}}, "arms: a study needs at least one arm: write sgp: algo=sgp."),
         (
             {"arms": {"SGP": "algo=sgp"}, "baseline": "SGP", "matters": "0.1 nats"},
             "matters: a study of one arm compares nothing; leave it out.",
@@ -94,9 +94,9 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"tune": {"rule": "tpi", "budget": 8}}, "tune.rule: 'tpi' is not one of halving, tpe."),
         (
             {"tune": {"rule": "tpe", "optim.lr": "ladder", "budget": 8}},
-            "tune.optim.lr: 'ladder' is no search: write a list of values, or tag(log,interval(",
+            "tune.optim.lr: 'ladder' is not a search: write a list of values, or tag(log,interval(",
         ),
-        ({"arms": {"a": "sgp", "b": "algo=sgp"}}, "arms.a: 'sgp' is no setting"),
+        ({"arms": {"a": "sgp", "b": "algo=sgp"}}, "arms.a: 'sgp' is not a setting"),
         (
             {"arms": {"a\x1b[2J\n": "algo=sgp", "b": "algo=ar_sgd"}},
             r"arms: the name 'a\x1b[2J\n' has characters that cannot be printed.",
@@ -105,33 +105,45 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
         (
             {"seeds": 101},
-            "seeds: 101 cannot decide: searches have the seeds 101 to 108, and pilots",
+            "seeds: 101 is reserved: searches use the seeds 101 to 108, and pilots",
         ),
-        ({"seeds": [1, 204]}, "seeds: 204 cannot decide: searches have the seeds 101 to 108"),
-        ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
+        ({"seeds": [1, 204]}, "seeds: 204 is reserved: searches use the seeds 101 to 108"),
+        ({"seeds": "many"}, "seeds: 'many' is not a number of seeds"),
         ({"task": "imagse"}, f"task: 'imagse' is not one of {TASKS}. Did you mean 'images'?"),
         ({"task": ["images"]}, f"task: '['images']' is not one of {TASKS}."),
         ({"measures": []}, "measures: the list is empty: leave the key out, or give a value."),
         ({"tune": "optim.lr"}, "tune: write settings below it, such as optim.lr: ladder."),
-        ({"tune": {"optim.lr": "grid", "budget": 8}}, "tune.optim.lr: 'grid' is no search: write"),
-        ({"tune": {"optim.lr": "ladder(a,b)", "budget": 8}}, "is no ladder: write ladder"),
-        ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is no measure"),
-        ({"seeds": 10**19}, "seeds: 101 cannot decide: searches have the seeds 101 to 108"),
+        (
+            {"tune": {"optim.lr": "grid", "budget": 8}},
+            "tune.optim.lr: 'grid' is not a search: write",
+        ),
+        ({"tune": {"optim.lr": "ladder(a,b)", "budget": 8}}, "is not a ladder: write ladder"),
+        ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is not a measure"),
+        ({"seeds": 10**19}, "seeds: 101 is reserved: searches use the seeds 101 to 108"),
         ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
-        ({"matters": "little"}, "matters: 'little' is no positive difference of loss: write 0.02"),
-        ({"matters": "0.02 percent"}, "matters: '0.02 percent' is no positive difference of loss"),
+        (
+            {"matters": "little"},
+            "matters: 'little' is not a positive difference of loss: write 0.02",
+        ),
+        (
+            {"matters": "0.02 percent"},
+            "matters: '0.02 percent' is not a positive difference of loss",
+        ),
         (
             {"matters": "0.02 nats", "measures": ["time_to_loss(1)"]},
-            "matters: '0.02 nats' is no positive difference of time_to_loss(1): write 10s or 1ms.",
+            "matters: '0.02 nats' is not a positive difference of time_to_loss(1): write 10s",
         ),
-        ({"measures": ["speed"]}, "measures: 'speed' is no measure: write loss, accuracy"),
-        ({"measures": ["time_to_accuracy(-2)"]}, "measures: 'time_to_accuracy(-2)' is no measure"),
+        ({"measures": ["speed"]}, "measures: 'speed' is not a measure: write loss, accuracy"),
+        (
+            {"measures": ["time_to_accuracy(-2)"]},
+            "measures: 'time_to_accuracy(-2)' is not a measure",
+        ),
         (
             {"measures": ["time_to_accuracy(95)"]},
             "measures: 'time_to_accuracy(95)' is above 1: write time_to_accuracy(95%).",
         ),
         ({"tune": {"optim.lr": "ladder"}}, "tune.budget: give the runs of an arm's search"),
-        ({"tune": {"optim.lr": "ladder(0.1,0.3)", "budget": 8}}, "is no ladder: write ladder"),
+        ({"tune": {"optim.lr": "ladder(0.1,0.3)", "budget": 8}}, "is not a ladder: write ladder"),
         ({"tune": {"algo.tau": "ladder", "budget": 8}}, "tune.algo.tau: only optim.lr has"),
     ],
 )
@@ -190,11 +202,12 @@ def test_too_few_seeds_are_refused_with_the_number_that_suffices() -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of(study, 0.02)
     assert str(caught.value) == (
-        "seeds: 5 seeds find a difference of 0.02 with a probability of 22 % at a spread of 0.029, "
-        "the upper limit at 70 % of the pilots' 0.02; 80 % need 19: leave seeds out, or write more."
+        "seeds: 5 seeds detect a difference of 0.02 with a probability of 22 % at a spread of "
+        "0.029, the upper limit at 70 % of the pilots' 0.02; 80 % need 19: leave seeds out, or "
+        "write more."
     )
     assert plan_of(study_of({**SMALL, "matters": 0.02}, "small"), 0.02).seeds == 19
-    with pytest.raises(ConfigError, match="1000 seeds do not find a difference of 0.02"):
+    with pytest.raises(ConfigError, match="1000 seeds do not detect a difference of 0.02"):
         plan_of(study, 2.0)
 
 
@@ -311,7 +324,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     ("arguments", "sentence"),
     [
         ("new", "study: write sgp-run study new FILE algo=a,b."),
-        ("new mine.yaml seeds=2", "algo: name an algorithm or more, such as algo=sgp,ar_sgd."),
+        ("new mine.yaml seeds=2", "algo: give at least one algorithm, such as algo=sgp,ar_sgd."),
         (
             "new mine.yaml algo=sgp tune.rule=tpe tune.optim.lr=tag(log,interval(0,1))",
             "tune.optim.lr: 'tag(log,interval(0,1))' cannot be searched: write "
@@ -328,12 +341,12 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
         ("verify", "study: write sgp-run study verify study.zip."),
         ("verify a.zip --runs=x", "--runs: 'x' is not a whole number, such as 3."),
         ("board one", "board: write sgp-run study board FOLDER OUT."),
-        ("merge one", "merge: name two archives or more, and then the new study."),
+        ("merge one", "merge: give at least two archives, then the new study."),
         (
             "list.yaml --bogus",
             "--bogus: sgp-run study lacks this option here; sgp-run study --help lists all.",
         ),
-        ("list.yaml", "study: list holds no keys such as question: and arms:."),
+        ("list.yaml", "study: list has no keys such as question: and arms:."),
         (
             "open.yaml",
             "study: open.yaml cannot be read: line 2, column 1: while parsing a flow sequence, did "
@@ -400,12 +413,12 @@ def test_a_dry_run_names_the_seeds_and_the_budget_that_fit(monkeypatch: pytest.M
         describe_cost(study, 1)
     pilots = study_of({**SMALL, "matters": 0.02}, "mine")
     told = describe_cost(pilots)
-    assert told[2].startswith("  SGP: 4 pilot runs, runs that decide as the pilots tell; ")
+    assert told[2].startswith("  SGP: 4 pilot runs, runs that decide as the pilots require; ")
     assert told[-1] == (
         "pilot runs with seeds 201, 202, 203, 204 measure this spread, and the study stops if its "
         "seeds are too few for a difference of 0.02"
     )
-    with pytest.raises(ConfigError, match="pilot runs tell the number of seeds; write seeds"):
+    with pytest.raises(ConfigError, match="pilot runs determine the number of seeds; set seeds"):
         describe_cost(pilots, 1)
 
 

@@ -28,7 +28,7 @@ class RealNetwork(Network, Protocol):
 
 
 def check_real(run: Run) -> None:
-    """Raise ConfigError for features of simulated machines only, and for an invalid time-out."""
+    """Raise ConfigError for simulation-only features and for an invalid time-out."""
     if run.network.timeout_seconds <= 0:
         raise ConfigError(
             "network.timeout_seconds", f"{run.network.timeout_seconds} must be positive."
@@ -78,7 +78,7 @@ def check_recorded(run: Run) -> None:
 
 
 def check_devices(run: Run, gossip: str, autocast: str) -> None:
-    """Raise ConfigError for impossible settings of devices per node or of precision."""
+    """Raise ConfigError for invalid settings of devices per node or precision."""
     if run.batch_size % run.gpus_per_node:
         nearby = run.batch_size // run.gpus_per_node * run.gpus_per_node or run.gpus_per_node
         parts = f"{run.batch_size} samples per node do not divide among {run.gpus_per_node} devices"
@@ -89,7 +89,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         what = "has a server" if run.algo.servers else "is asynchronous"
         raise ConfigError(
             "network.gossip",
-            f"{run.algo.title} {what}, so one device must speak for its node: "
+            f"{run.algo.title} {what}, so one device must communicate for its node: "
             "use network.gossip=leader.",
         )
     check_device(device_of(run.network), autocast, run.dtype)
@@ -115,7 +115,7 @@ def check_shard(run: Run, shard: str, gossip: str) -> None:
 
 
 def check_divisible(parts: Iterable[object], key: str, way_out: str) -> None:
-    """Raise ConfigError for a part of a run that computes with whole vectors."""
+    """Raise ConfigError for a component of a run that computes on whole vectors."""
     for part in parts:
         if not type(part).__module__.startswith("sgp_runner."):
             raise ConfigError(
@@ -146,7 +146,7 @@ def part_title(part: object) -> str:
 
 
 def cut_of(run: Run, shard: str) -> Cut | None:
-    """Return where the parts of a node's state end: between tensors if any are needed whole."""
+    """Return where to split a node's state: between tensors if any are needed whole."""
     if shard == "none":
         return None
     whole = isinstance(run.optim, Muon) or needs_tensors(run.algo)
@@ -154,7 +154,7 @@ def cut_of(run: Run, shard: str) -> Cut | None:
 
 
 def needs_tensors(algo: Algorithm) -> bool:
-    """Return whether an algorithm, or a codec of it, computes with whole tensors."""
+    """Return whether an algorithm or one of its codecs computes on whole tensors."""
     return any(
         getattr(part, "message_layout", "model") == "chunks"
         or (isinstance(part, Codec) and part.cut == "tensors")

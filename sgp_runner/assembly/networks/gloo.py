@@ -36,18 +36,18 @@ class Gloo:
         moves its shard of each message), leader (the first device runs the algorithm, the others
         compute gradients), or auto (leader for asynchronous algorithms and servers, else shards)
     all_reduce: ring (of all devices), or hierarchical: the devices of each node average, then the
-        first devices of all nodes in a ring, and these broadcast the result in their nodes
+        first devices of all nodes average in a ring and broadcast the result within their nodes
     shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
         and gathers the parameters for each gradient; none: it holds all
-    device: where a rank computes: cpu, cuda (the ranks of a machine share its GPUs, in turn),
+    device: where a rank computes: cpu, cuda (ranks are assigned a machine's GPUs round-robin),
         cuda:1, or auto (a GPU if there is one)
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
-    channels_last: whether convolutions have channels-last images; auto: on a GPU, with autocast
+    channels_last: whether convolutions use the channels-last layout; auto: on a GPU, with autocast
     compile: whether to compile the model with torch.compile
     timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
         all waiting ranks
     start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
-        rank may stand still before its first step
+        rank may make no progress before its first step
     vote_seconds: how long the remaining ranks wait for each other's answers after a rank is lost; a
         rank that does not answer is lost too
     silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another
@@ -96,7 +96,7 @@ class Gloo:
         if self.slowed and run.gpus_per_node > 1:
             raise ConfigError(
                 "network.bandwidth",
-                "slow links are imitated for nodes of one device: use gpus_per_node=1.",
+                "slow links can only be imitated for nodes of one device: use gpus_per_node=1.",
             )
 
     @property
@@ -105,7 +105,7 @@ class Gloo:
 
     @property
     def slowed(self) -> bool:
-        """Return whether links are imitated."""
+        """Return whether slow links are imitated."""
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:
@@ -149,7 +149,7 @@ class Gloo:
 
 
 def check_hierarchical(run: Run, shard: str) -> None:
-    """Raise ConfigError for a run whose all-reduces cannot begin inside a node."""
+    """Raise ConfigError for a run whose all-reduces cannot start within a node."""
     key, way_out = "network.all_reduce", "network.all_reduce=ring."
     if run.gpus_per_node == 1:
         raise ConfigError(
@@ -174,6 +174,6 @@ def check_shared_gpu(run: Run) -> None:
     if run.faults.any:
         raise ConfigError(
             "faults",
-            "gradients on a GPU cannot be slowed from outside: "
+            "gradients on a GPU cannot be slowed artificially: "
             "use network.device=cpu, or faults=none.",
         )

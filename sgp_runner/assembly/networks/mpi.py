@@ -21,7 +21,7 @@ class Mpi:
     timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
         all waiting ranks
     start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
-        rank may stand still before its first step
+        rank may make no progress before its first step
     """
 
     timeout_seconds: Seconds = 1800

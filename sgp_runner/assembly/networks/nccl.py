@@ -38,12 +38,12 @@ class Nccl:
     shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
         and gathers the parameters for each gradient; none: it holds all
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
-    channels_last: whether convolutions have channels-last images; auto: on a GPU, with autocast
+    channels_last: whether convolutions use the channels-last layout; auto: on a GPU, with autocast
     compile: whether to compile the model with torch.compile
     timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
         all waiting ranks
     start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
-        rank may stand still before its first step
+        rank may make no progress before its first step
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
@@ -62,7 +62,7 @@ class Nccl:
         if run.faults.any:
             raise ConfigError(
                 "faults",
-                "gradients on a GPU cannot be slowed from outside: "
+                "gradients on a GPU cannot be slowed artificially: "
                 "use network=sim or gloo, or faults=none.",
             )
         check_devices(run, self.gossip, self.autocast)

@@ -18,15 +18,15 @@ class Sim:
 
     engine: how gradients are computed: loop (one by one), vmap (many at once), or auto (vmap for
         small models without BatchNorm, except language models; else loop)
-    vmap_width: largest number of nodes per call of vmap; smaller numbers are tried at the start of
-        a run; does not change results on a CPU
+    vmap_width: maximum number of nodes per vmap call; smaller numbers are tried at the start of a
+        run; does not change results on a CPU
     device: where gradients, parameters and messages are: cpu, cuda, cuda:1, or auto (a GPU if there
         is one); one process holds all nodes
-    autocast: none | bf16: what PyTorch casts the forward pass to; auto: bf16 on a GPU
-    channels_last: whether convolutions have channels-last images, but for vmap; auto: on a GPU,
-        with autocast
-    deterministic: whether a GPU uses only deterministic algorithms and no TF32, so that two runs on
-        one kind of GPU have the same bytes
+    autocast: none | bf16: type of the forward pass under PyTorch's autocast; auto: bf16 on a GPU
+    channels_last: whether convolutions use the channels-last layout, except under vmap; auto: on a
+        GPU, with autocast
+    deterministic: whether a GPU uses only deterministic algorithms and no TF32, so that runs on the
+        same kind of GPU are byte-identical
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
@@ -66,7 +66,7 @@ class Sim:
             )
         run.cluster.check(run.nodes, run.algo.servers)
         if run.faults.timed and not run.model.trains and run.study.real != run.study.simulated:
-            every = "a timing study repeats its sample of the schedule, and events have a time"
+            every = "a timing study repeats a sample of its steps, but events occur at set times"
             raise ConfigError(
                 "faults.events",
                 f"{every}: use model.sample_steps=null, or faults that last for the whole run.",

@@ -1,4 +1,4 @@
-"""Failures of one rank of a real run, and how the other ranks learn of them."""
+"""Failures of a rank in a real run, and how the other ranks learn of them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def rank_backend(
 ) -> Iterator[RankBackend]:
     """Connect this process's rank and yield its backend; disconnect after the run.
 
-    exit_stack: to be closed once the summary is on the disk
+    exit_stack: closed after the summary has been written
 
-    An error in between stops every other rank.
+    An error in the body stops all other ranks.
     """
     keep_freed_memory()
     allow_many()  # gloo keeps every connection to its ports, also from strangers
@@ -110,7 +110,7 @@ def rank_backend(
 
 @contextmanager
 def explaining_losses(experiment: Experiment, vote: Vote) -> Iterator[None]:
-    """Raise RankLost, or the error that explains the loss, after a loss without recovery."""
+    """Raise RankLost, or the error that explains it, after a loss without recovery."""
     try:
         yield
     except (LostConnection, MembershipChanged) as error:
@@ -133,7 +133,7 @@ def close(world: World, run: Run) -> None:
 
 @contextmanager
 def leaving_last_after_errors(watch: Watchdog) -> Iterator[None]:
-    """After an error, keep the store alive until the other ranks have read why."""
+    """Keep the store alive after an error until the other ranks have read the reason."""
     try:
         yield
     except Exception:

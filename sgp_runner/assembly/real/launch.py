@@ -65,7 +65,7 @@ def launch(
 def launch_with(
     experiment: Experiment, program: Sequence[str], fork: bool, path: Path
 ) -> dict[str, object]:
-    """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
+    """Launch ranks that meet in the file store ``path`` and use the loopback interface."""
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
@@ -135,7 +135,7 @@ def launch_with(
 
 
 def ended_by(codes: list[int], alarm: Store, received: list[int]) -> int | None:
-    """Return the signal on which ranks ended unsaved; None if none did.
+    """Return the signal on which ranks ended without saving; None if none did.
 
     It may have killed a rank whose handlers were not installed yet.
 
@@ -152,8 +152,8 @@ def ended_by(codes: list[int], alarm: Store, received: list[int]) -> int | None:
 def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
     """Return why the run failed; None if it did not.
 
-    A lost rank comes first, with the remaining checkpoint, because errors of other ranks are its
-    consequences.
+    A lost rank is reported first, with the remaining checkpoint, because it causes the errors of
+    other ranks.
     """
     killed = [
         f"rank {rank} was killed by signal {signal.Signals(-code).name}{memory_limit()}"
@@ -170,7 +170,7 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
 
 
 def memory_limit() -> str:
-    """Return a hint at the memory limit of this process and its ranks; "" without one."""
+    """Return a hint about the memory limit of this process and its ranks; "" if unlimited."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""
@@ -178,7 +178,7 @@ def memory_limit() -> str:
 
 
 class Heartbeat:
-    """Printer of the number of running ranks, every half minute until rank 0 shows progress."""
+    """Prints the number of running ranks every 30 seconds until rank 0 shows progress."""
 
     def __init__(self, alarm: Store, ranks: int) -> None:
         self.alarm, self.ranks = alarm, ranks
@@ -201,10 +201,10 @@ def wait_for(
     tell: Callable[[list[int]], object] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> list[int]:
-    """Return exit codes; 0 for processes that still run some seconds after the first failure.
+    """Return exit codes; 0 for processes still running some seconds after the first failure.
 
     tell: called with the ranks of all failed processes after each failure; the others continue
-    tick: called often
+    tick: called repeatedly while waiting
     """
     deadline, told = float("inf"), list[int]()
     while None in (codes := [child.poll() for child in children]) and time.monotonic() < deadline:

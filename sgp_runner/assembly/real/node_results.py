@@ -1,4 +1,4 @@
-"""Results of the nodes of a real run, and what the throughput of a node is measured against."""
+"""Results of the nodes of a real run, and the baseline throughput of a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sgp_runner.utils.sums import sum_in_order
 
 
 def throughput_of(problem: Problem, layout: RankLayout) -> Throughput | None:
-    """Return the throughput of the node of this process, before its first gradient.
+    """Return the throughput of this process's node, measured before its first gradient.
 
     Returns None on processes that record nothing, and for models without gradients.
     """

@@ -1,4 +1,4 @@
-"""Devices of a node that do not record, with ``network.shard=state``: they make the same calls."""
+"""Listener for devices that do not record, with ``network.shard=state``: makes the same calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sgp_runner.recording.observer import Grid, bytes_sent, is_recorded
 
 
 class PartListener(StepListener):
-    """Takes part in what the first device of its node records and evaluates after a step."""
+    """Listener that joins the recordings and evaluations of its node's first device."""
 
     def __init__(self, run: Run, listener: StepListener) -> None:
         self.run, self.listener, self.grid = run, listener, Grid(run.eval_every)
@@ -21,7 +21,7 @@ class PartListener(StepListener):
         self.listener.start_of_step(worker)
 
     def end_of_step(self, worker: Worker) -> None:
-        """Follow `Observer.end_of_step` of a worker that takes one step after the other."""
+        """Mirror `Observer.end_of_step` for a worker that takes its steps in sequence."""
         if is_recorded(self.run, worker):
             record_with_others(worker)
         before, now = (
@@ -34,7 +34,7 @@ class PartListener(StepListener):
 
 
 def record_with_others(worker: Worker) -> None:
-    """Make the node's calls of `Observer.record_training`, on a device that does not record."""
+    """Make the node's calls in `Observer.record_training` on a device that does not record."""
     worker.check_now()
     bytes_sent(worker)
     if worker.steps_taken:
@@ -42,7 +42,7 @@ def record_with_others(worker: Worker) -> None:
 
 
 def evaluate_with_others(worker: Worker, world: World) -> None:
-    """Make the node's calls of `RankBackend.evaluate`, on a device that does not record."""
+    """Make the node's calls in `RankBackend.evaluate` on a device that does not record."""
     if world.cut is None:
         world.mean(worker.model.clone())
         check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)

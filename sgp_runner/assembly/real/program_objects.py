@@ -1,4 +1,4 @@
-"""Objects of a Python program in the processes of its ranks.
+"""Transfer of a Python program's objects to the processes of its ranks.
 
 Models, data sets and classes that exist only in the memory of the program are written to a file in
 the private folder in which its ranks meet, and each rank reads them there. The file contains the
@@ -24,7 +24,7 @@ FILE = "objects"  # next to the store
 
 
 def write_objects(folder: Path) -> None:
-    """Write the objects of the calls in progress, if there are any, for `read_objects`.
+    """Write the objects of the calls in progress, if any, for `read_objects`.
 
     Raises ConfigError if one of them cannot be copied to another process.
     """
@@ -55,9 +55,9 @@ def write_objects(folder: Path) -> None:
 
 
 def read_objects() -> None:
-    """Add the objects that the program which started this rank has written, if there are any.
+    """Register the objects written by the program that started this rank, if any.
 
-    Folders of the program's modules come last, so no module takes the place of a package.
+    Folders of the program's modules come last, so that no module shadows a package.
     """
     store = os.environ.get(STORE)
     if store is None or not (path := Path(store).with_name(FILE)).exists():

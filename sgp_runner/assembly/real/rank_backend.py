@@ -1,4 +1,4 @@
-"""Backend of a real rank: this process among others, which may be lost."""
+"""Backend of a real rank: one of several processes, any of which may be lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MAX_IDLE_VOTES = 3
 class RankBackend:
     """One process rank of ``watch.world``.
 
-    exit_stack: closed once the summary is on the disk
+    exit_stack: closed after the summary has been written
     """
 
     def __init__(self, experiment: Experiment, watch: Watchdog, exit_stack: ExitStack) -> None:
@@ -81,7 +81,7 @@ class RankBackend:
 
     @property
     def original_rank(self) -> int | None:
-        """Return the original rank on the first device of a node, which records; None elsewhere."""
+        """Return the original rank on a node's first device, which records; None elsewhere."""
         layout = self.world.layout
         return None if layout.device else self.membership.original_ranks[layout.node_rank]
 
@@ -163,7 +163,7 @@ class RankBackend:
         """Return this process's part of a checkpoint, or the part of its leading device.
 
         A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
-        processes if the part of any is damaged or does not fit.
+        processes if any part is damaged or does not fit.
         """
         saved: State = {}
         misfit = None
@@ -180,7 +180,7 @@ class RankBackend:
         return saved
 
     def read(self, checkpoint: Found) -> State:
-        """Read the file of this process, and what the devices of its node share from the first."""
+        """Read this process's file, and its node's shared state from the first device."""
         world, layout, compute = self.world, self.world.layout, self.problem.compute
         if checkpoint.origin is not None:
             return read_all_ranks(checkpoint, checkpoint.origin, compute.device)
@@ -197,7 +197,7 @@ class RankBackend:
         return saved
 
     def make_worker(self) -> None:
-        """Make the runtime and worker of this rank in the present membership."""
+        """Build the runtime and worker of this rank for the current membership."""
         run, world, problem = self.membership.run, self.world, self.problem
         survives = self.experiment.run.on_failure == "continue"
         unshared = OwnBudget(run.total_steps(problem))
@@ -255,7 +255,7 @@ class RankBackend:
             observer.follow(self.membership, self.problem, self.now(), epoch, records)
 
     def rejoin(self, checkpoint: Found, snapshot: State) -> float:
-        """Continue with all ranks from a checkpoint of fewer; return the epoch."""
+        """Continue with all ranks from a checkpoint with fewer ranks; return the epoch."""
         before = membership_of(self.experiment.run, checkpoint.original_ranks, verify_calls).run
         per_epoch = divide_problem(self.problem, before).sampler.steps_per_epoch
         if before.algo.asynchronous:
@@ -287,7 +287,7 @@ class RankBackend:
         return self.membership, self.start_over(before)
 
     def leave_behind(self) -> None:
-        """Stop computing and sending for the old membership; pending waits keep their threads."""
+        """Stop computing and sending in the old membership; pending waits keep their threads."""
         transport = self.runtime.comm.transport
         assert isinstance(transport, GlooTransport)
         waits.left_behind.append("waits for lost ranks")
@@ -297,7 +297,7 @@ class RankBackend:
         self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
 
     def agree(self, loss: Exception) -> Membership:
-        """Return the remaining membership, the same on all its ranks."""
+        """Return the remaining membership, which is the same on all its ranks."""
         vote = self.watch.vote
         if isinstance(loss, LostConnection):
             vote.start(str(loss))
@@ -316,7 +316,7 @@ class RankBackend:
         )
 
     def start_over(self, before: Membership) -> float:
-        """Move this rank into the smaller run; return the epoch from which that run continues."""
+        """Move this rank into the smaller run; return the epoch at which that run continues."""
         assert isinstance(self.world, TorchWorld) and self.snapshot is not None
         run, snapshot = self.membership.run, self.snapshot
         old, old_runtime = self.worker, self.runtime
@@ -349,7 +349,7 @@ class RankBackend:
         return common_epoch(self.membership.run, [at_rest for at_rest, *_ in epochs], shared)
 
     def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
-        """Bring the new worker to ``epoch``, with the model of the server if there is one."""
+        """Advance the new worker to ``epoch``, with the server's model if there is a server."""
         take_over(self.worker, snapshot, num_bytes_sent, epoch)
         self.snapshot = step_snapshot(self.worker)  # before another rank can be lost
         if self.membership.run.algo.servers:
@@ -358,7 +358,7 @@ class RankBackend:
             self.snapshot = step_snapshot(self.worker)
 
     def work(self) -> Work:
-        """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
+        """Return the steps begun by this rank; asynchronous ranks count all gradients."""
         begun, asynchronous = self.worker.step + 1, self.experiment.run.algo.asynchronous
         return Work(begun, self.total, "gradient" if asynchronous else "step")
 

@@ -52,7 +52,7 @@ COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
 class RankSaver:
-    """Writes this rank's part of the checkpoints."""
+    """Writer of this rank's part of the checkpoints."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RankSaver:
 
     @property
     def steps(self) -> int:
-        """Return steps of the average worker; asynchronous workers count the gradients of all."""
+        """Return the steps of the average worker; asynchronous workers count all gradients."""
         worker = self.worker
         return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
@@ -174,7 +174,7 @@ class RankSaver:
         self.runtime.clock.exclude(time.monotonic() - started)
 
     def quiesce(self) -> bool:
-        """Return whether all ranks are ready without pending messages; False if one is finished."""
+        """Return whether all ranks are ready, with no message pending and none finished."""
         store, comm = self.world.store, self.runtime.comm
         keys = [f"pause {self.pauses} {process}" for process in self.world.running]
         store.set(f"pause {self.pauses} {self.world.process_rank}", "")
@@ -190,13 +190,13 @@ class RankSaver:
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities process received messages."""
+        """Make this rank's other activities process received messages."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
 
     def write(self) -> tuple[Path, int | None]:
-        """Start to write a checkpoint; return its path, and a signal if any rank has received one.
+        """Start writing a checkpoint; return its path, and a signal if any rank has received one.
 
         Every rank has already written the previous checkpoint.
         """
@@ -221,7 +221,7 @@ class RankSaver:
     # Called on the writer's thread, which makes no collective calls.
 
     def write_own(self, draft: Draft, number: int, state: State) -> None:
-        """Write the file of this rank, and its checksum to the store; empty after an error."""
+        """Write this rank's file, and its checksum to the store (empty after an error)."""
         rank = self.world.process_rank
         name = f"rank{rank}.pt"
         try:
@@ -230,7 +230,7 @@ class RankSaver:
             self.world.alarm.set(f"written {number} {rank}", draft.files.get(name, ""))
 
     def finish(self, draft: Draft, number: int) -> None:
-        """Complete the checkpoint once all ranks have written; not if one of them cannot."""
+        """Complete the checkpoint once all ranks have written, unless one has failed."""
         alarm, running = self.world.alarm, self.world.running
         keys = [f"written {number} {rank}" for rank in running]
         while not alarm.check(keys):
@@ -264,12 +264,12 @@ class RankSaver:
 
 
 def passed_on(layout: RankLayout) -> str:
-    """Return the store key where a follower reports the signal that it has received."""
+    """Return the store key under which a follower reports a received signal."""
     return f"signal for rank {layout.node_rank}"
 
 
 def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -> None:
-    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    """Raise an error unless ``saved`` is the state of a rank training ``problem``."""
     worker = saved["worker"]
     start = torch.empty(sum(problem.flat.layers), device="meta")  # takes no memory of the device
     parts = None if world.cut is None else StateParts(problem.flat.shapes, world)
@@ -284,13 +284,13 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
             raise ValueError("its state is not divided: continue it with network.shard=none")
         if parts is None and size < start.numel() and world.layout.devices > 1:
             raise ValueError("its state is divided: continue it with network.shard=state")
-        raise ValueError("it has another number of parameters")
+        raise ValueError("its number of parameters differs")
     if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
-        raise ValueError("it has another optimizer")
+        raise ValueError("its optimizer differs")
     if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:
-        raise ValueError("it has other buffers of the model")
+        raise ValueError("its model buffers differ")
     if not all(isinstance(count, int) for count in counts) or not isfinite(saved["now"]):
-        raise TypeError("its counts are not whole numbers")
+        raise TypeError("its counts are not integers")
     if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
         raise KeyError(*missing)
 
@@ -298,7 +298,7 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
 def serve(
     experiment: Experiment, gradients: Gradients, watch: Watchdog, exit_stack: ExitStack
 ) -> None:
-    """Serve the first device of this node until its algorithm has ended.
+    """Serve the first device of this node until its algorithm has finished.
 
     A signal waits until ``exit_stack`` is closed, as in `Session`.
     """

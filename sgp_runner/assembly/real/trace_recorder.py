@@ -24,7 +24,7 @@ Add = Callable[[list[object]], None]  # writes a line of the recording
 
 
 class RecordingClock(RealClock):
-    """Clock that notes each event, the call in which it was handled, and when it was reported."""
+    """Clock that records each event, the call that handled it, and when it was reported."""
 
     def __init__(self, add: Add) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class RecordingClock(RealClock):
 
 
 class TraceRecorder:
-    """Records the run of one rank, for replay."""
+    """Recorder of one rank's run, for replay."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
         start = problem.start()
@@ -93,12 +93,12 @@ class TraceRecorder:
         self.clock = RecordingClock(self.writer.add)
 
     def step(self, number: int | None) -> None:
-        """Record the step that this rank gets from the budget that all ranks share."""
+        """Record the step that this rank takes from the budget shared by all ranks."""
         self.writer.add(["step", number])
 
     @contextmanager
     def recording(self, worker: Worker) -> Iterator[None]:
-        """Complete the recording once the algorithm of ``worker`` has ended."""
+        """Complete the recording after the algorithm of ``worker`` has finished."""
         try:
             yield
         except Exception:

@@ -1,4 +1,4 @@
-"""Watchdog of a real rank: a thread that detects failures, losses and stalls and answers votes."""
+"""Watchdog of a real rank: a thread that detects failures, losses and stalls, and votes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ ANSWER_SECONDS = 20.0  # for the other ranks to read or to write something in th
 class Watchdog:
     """State of the watchdog thread.
 
-    world: the present processes
+    world: the current processes
     begun: whether this rank has taken a step
-    alive: when this rank, before its first step, last computed or waited for others
-    computed: seconds of processor time until ``alive``, of all threads but the watchdog's
+    alive: time at which this rank, before its first step, last computed or waited for others
+    computed: CPU seconds of all threads except the watchdog's, until ``alive``
     """
 
     world: World
@@ -65,7 +65,7 @@ class Watchdog:
             clock.post_error(error)
 
     def idle_seconds(self) -> float:
-        """Return how long this rank has stood still before its first step. Call this often."""
+        """Return how long this rank has made no progress before its first step; call it often."""
         now, computed = time.monotonic(), time.process_time() - time.thread_time()
         busy = computed - self.computed > IDLE_SHARE * (now - self.alive)
         if busy or longest_wait() or self.begun():
@@ -73,18 +73,17 @@ class Watchdog:
         return now - self.alive
 
     def longest_allowed_wait(self) -> float:
-        """Return the seconds that this rank may wait for others: longer while they start."""
+        """Return how many seconds this rank may wait for others; longer while they start."""
         timeout_seconds = self.experiment.run.network.timeout_seconds
         return timeout_seconds if self.begun() else max(timeout_seconds, self.start_seconds)
 
 
 @contextmanager
 def watching(watch: Watchdog) -> Iterator[None]:
-    """Run the watchdog thread, which takes part in votes and ends this process in five cases.
+    """Run the watchdog thread, which votes and ends this process in five cases.
 
-    The cases are the failure of another rank, a signal outside training to this rank or another
-    one, a wait that is too long, a rank that stands still before its first step, and the loss of
-    the store.
+    The cases are the failure of another rank, a signal to any rank outside training, too long a
+    wait, a rank without progress before its first step, and the loss of the store.
     """
     world, vote, run = watch.world, watch.vote, watch.experiment.run
 
@@ -136,7 +135,7 @@ def watching(watch: Watchdog) -> Iterator[None]:
 
 
 def take_part_in_votes(watch: Watchdog, process_rank: int) -> None:
-    """Answer a vote that has started; with on_failure=continue start one if a rank seems lost."""
+    """Answer a started vote; with on_failure=continue, start one if a rank seems lost."""
     vote, survives = watch.vote, watch.experiment.run.on_failure == "continue"
     if survives:
         vote.heartbeat()
@@ -153,17 +152,17 @@ def take_part_in_votes(watch: Watchdog, process_rank: int) -> None:
 
 
 def signal_for_all(world: World) -> int | None:
-    """Return the signal outside training that this rank or another one has received, if any."""
+    """Return the signal that this or another rank has received outside training, if any."""
     if world.alarm.check([SIGNAL]):
         return int(world.alarm.get(SIGNAL))
     return signals.signal_state.pending
 
 
 def end_all(watch: Watchdog, number: int) -> NoReturn:
-    """End this process, and by their watchdogs all others, on the signal ``number``.
+    """End this process, and through their watchdogs all others, on the signal ``number``.
 
-    Rank 0 reports. The others wait until it has reported, since a launcher may kill it when they
-    end, and report themselves if it does not.
+    Rank 0 reports. The others wait for that report, since a launcher may kill rank 0 when they end,
+    and report themselves if none comes.
     """
     world = watch.world
     with suppress(Exception):  # the store may be gone
@@ -186,7 +185,7 @@ def leave(watch: Watchdog) -> None:
 
 
 def outlast(watch: Watchdog) -> None:
-    """Wait until the other ranks have read the cause of the end, if this rank hosts the store."""
+    """Wait until the other ranks have read why the run ends, if this rank hosts the store."""
     others = [f"left {rank}" for rank in watch.vote.members if rank != 0]
     if watch.vote.original_rank == 0 and others and not kept_elsewhere():
         wait_for(watch.world, others)
@@ -200,7 +199,7 @@ def wait_for(world: World, keys: list[str]) -> None:
 
 @contextmanager
 def noticing_a_lost_store(watch: Watchdog) -> Iterator[None]:
-    """Raise the error of a lost store, which the main thread may notice before the watchdog."""
+    """Raise the error for a lost store, which the main thread may notice before the watchdog."""
     from torch.distributed import DistNetworkError, DistStoreError
 
     try:
@@ -210,7 +209,7 @@ def noticing_a_lost_store(watch: Watchdog) -> Iterator[None]:
 
 
 def store_is_gone(watch: Watchdog) -> Exception:
-    """Return the error of a lost store, which rank 1 reports."""
+    """Return the error for a lost store, which rank 1 reports."""
     world = watch.world
     if world is None or kept_elsewhere() or world.process_rank != 1:
         return Aborted("the host of the store is lost")
@@ -240,13 +239,13 @@ def report(world: World) -> StallTimeout:
 
 
 def stands_still(watch: Watchdog) -> Exception:
-    """Report and return the error of this rank, whose main thread may never do so."""
+    """Report and return the error of this rank, since its main thread may never do so."""
     world = watch.world
     sentence = (
         f"rank {world.process_rank} has done nothing for "
         f"{duration(watch.start_seconds)} before its first step "
-        "(network.start_timeout_seconds): its data, model or algorithm waits for something; "
-        "mend that, or allow more."
+        "(network.start_timeout_seconds): its data, model or algorithm is blocked; "
+        "fix that, or increase the limit."
     )
     if world.alarm.add("errors", 1) > 1:
         return Aborted("another rank failed")

@@ -57,7 +57,7 @@ class SimulatedBackend:
     """Machines and workers of one simulated run.
 
     begun: number of steps that the gradient workers have begun.
-    before: number of gradients computed before the present ``simulation``
+    before: number of gradients computed before the current ``simulation``
     """
 
     original_rank = 0
@@ -124,7 +124,7 @@ class SimulatedBackend:
         return START
 
     def resize(self, membership: Membership, at_steps: Sequence[State]) -> None:
-        """Move from the machines of a checkpoint to those of another number of nodes."""
+        """Move from the machines of a checkpoint to those for a different number of nodes."""
         states = states_at_common_step(self.simulation, self.workers, at_steps)
         now = self.simulation.clock.now
         self.engine.close()
@@ -138,13 +138,13 @@ class SimulatedBackend:
         self.before = self.begun = self.steps_begun()
 
     def begin_at(self, now: float) -> None:
-        """Begin the present simulation at ``now`` seconds."""
+        """Begin the current simulation at ``now`` seconds."""
         self.simulation.clock.begin(now)
         busy_until = self.simulation.machines.compute.busy_until
         busy_until[:] = [now] * len(busy_until)
 
     def find_periods(self) -> Periods | None:
-        """Search for periods if ``model.periods`` is true and the run may have them."""
+        """Look for periods if ``model.periods`` is true and the run may have them."""
         run = self.membership.run
         if not getattr(run.model, "periods", False):
             return None
@@ -158,7 +158,7 @@ class SimulatedBackend:
         return periods
 
     def saves(self) -> bool:
-        """Return whether a checkpoint has begun and is not complete."""
+        """Return whether a checkpoint is in progress."""
         return self.saver is not None and self.saver.draft is not None
 
     def make_machines(self) -> None:
@@ -218,7 +218,7 @@ class SimulatedBackend:
         )
 
     def shrink(self, loss: Exception) -> tuple[Membership, float]:
-        """Move the survivors to new machines, in their states at the start of the present steps."""
+        """Move the survivors to new machines, in their states at the start of the current steps."""
         assert isinstance(loss, Lost)
         before, snapshots = self.simulation, self.simulation.step_snapshots
         assert snapshots is not None
@@ -245,7 +245,7 @@ class SimulatedBackend:
         return membership, epoch
 
     def steps_begun(self) -> int:
-        """Return the number of steps, and so of gradients, that all gradient workers have begun."""
+        """Return the number of steps (and gradients) begun by all gradient workers together."""
         run = self.membership.run
         begun = [worker.step + 1 for worker in self.workers[: run.nodes]]
         return max(begun) if run.algo.asynchronous else sum(begun)
@@ -296,9 +296,9 @@ def obstacle(run: Run) -> str | None:
 
 
 def verify_times(run: Run) -> None:
-    """Raise ConfigError if the simulated time of the first steps is not finite.
+    """Raise ConfigError if the simulated time of the first steps is infinite or undefined.
 
-    Only a number of more than 30 digits can be the cause, so runs without one are not tried.
+    Only numbers of more than 30 digits can cause this, so runs without one are not tried.
     """
     if max((size for size, _, _ in sizes(run)), default=0.0) < EXTREME:
         return
@@ -313,7 +313,7 @@ def verify_times(run: Run) -> None:
 
 
 def too_long(run: Run, error: TimeOverflow) -> ConfigError:
-    """Return an error about the most extreme number of the run's machines and faults."""
+    """Return an error about the most extreme number in the run's machines and faults."""
     _, key, value = max(sizes(run))
     others = [f"{key}={value}" for size, key, value in sorted(sizes(run))[-4:-1] if size > EXTREME]
     also = f" (with {', '.join(others)})" if others else ""
@@ -322,14 +322,14 @@ def too_long(run: Run, error: TimeOverflow) -> ConfigError:
 
 
 def sizes(run: Run) -> list[tuple[float, str, float]]:
-    """Return (powers of ten from 1, key, value) of each number of the machines and faults."""
+    """Return (powers of ten from 1, key, value) of all numbers in the machines and faults."""
     parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
     numbers_of = [entry for name, part in parts.items() for entry in numbers(part, name)]
     return [(abs(log10(value)), key, value) for key, value in numbers_of if 0 < value < inf]
 
 
 def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:
-    """Yield the dotted keys and values of all numbers in a part of a run."""
+    """Yield the dotted keys and values of all numbers in a component of a run."""
     if is_dataclass(part):
         for field in fields(part):
             yield from numbers(getattr(part, field.name), f"{key}.{field.name}")

@@ -1,7 +1,7 @@
 """States of simulated workers at the start of one step.
 
-A checkpoint has workers at different steps (`sgp_runner.simulator.snapshot`). The simulation
-continues until all have begun the latest of these steps, and then until all have come to the start
+Workers in a checkpoint are at different steps (`sgp_runner.simulator.snapshot`). The simulation
+continues until all have begun the latest of these steps, and then until all have reached the start
 of a later one, which shows whether messages are in flight between two steps.
 """
 
@@ -17,15 +17,15 @@ from sgp_runner.utils.errors import RankFailed
 
 
 class Waits(RuntimeError):
-    """Ends a worker at the start of a step."""
+    """Exception that ends a worker at the start of a step."""
 
 
 class StateCollector:
     """Listener that copies the states of workers at the start of ``step``.
 
-    It ends a worker at the start of step ``last``.
+    A worker is ended at the start of step ``last``.
 
-    states: by rank. waiting: number of workers that it has ended
+    states: states by rank. waiting: number of ended workers
     """
 
     def __init__(self, step: int, last: int, states: dict[int, State]) -> None:

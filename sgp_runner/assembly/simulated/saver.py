@@ -21,7 +21,7 @@ STEPS_BEFORE_END = 16  # more steps than fast workers are ahead of slow workers
 
 
 class Saver:
-    """Writes checkpoints of a simulated run while it continues.
+    """Writer of checkpoints of a simulated run while it continues.
 
     begun: number of steps that the gradient workers have begun.
     resumed: whether the run was resumed from a checkpoint.
@@ -51,7 +51,7 @@ class Saver:
 
     @property
     def steps(self) -> int:
-        """Steps of the average worker."""
+        """Number of steps taken by the average worker."""
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
@@ -80,7 +80,7 @@ class Saver:
                 clock.at_first(clock.now, self.write, self.draft)
 
     def near_the_end(self, worker: Worker) -> bool:
-        """Whether ``worker`` is so near the end that a longer run can continue from its state."""
+        """Return whether ``worker`` is near enough to the end for a longer run to continue."""
         sharing = self.simulation.size if self.experiment.run.algo.asynchronous else 1
         budget = worker.budget
         assert isinstance(budget, OwnBudget)

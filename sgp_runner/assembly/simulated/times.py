@@ -1,6 +1,6 @@
-"""Simulations of a run, and of its times alone, without gradients.
+"""Simulations of a run, with gradients or of its times only.
 
-The times alone are those of the run if its course does not depend on time.
+Both give the same times if the course of the run does not depend on time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fastest_times(run: Run) -> dict[str, object]:
 
 
 class Evaluations:
-    """Listener that notes when the last worker is evaluated in each epoch, as `Observer` does.
+    """Listener that records when the last worker is evaluated in each epoch, as `Observer` does.
 
     With a server, only the server is evaluated.
 
@@ -92,8 +92,8 @@ def simulate(
 ) -> tuple[Simulation, list[Worker]]:
     """Build the machines of ``run`` and its workers, servers last, without starting a worker.
 
-    names: original ranks of the present ranks, if ranks have been lost. `Simulation` documents the
-        other keywords.
+    names: original ranks of the remaining ranks, if ranks have been lost. For the other keywords
+        see `Simulation`.
     """
     start = problem.start()
     lengths = message_lengths(run, problem.flat.shapes)
@@ -141,7 +141,7 @@ def simulate_times(
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
     listener: StepListener = NULL_LISTENER,
 ) -> tuple[Simulation, list[Worker]]:
-    """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
+    """Start a simulation of the times of ``run``, without gradients; arguments as in `simulate`."""
     simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)
     for worker in workers:
         worker.has_gradients = False
@@ -150,7 +150,7 @@ def simulate_times(
 
 
 class DependsOnTime(Exception):
-    """The algorithm has polled for arrived messages."""
+    """Raised when an algorithm polls for arrived messages."""
 
 
 class WithoutPolls(Transport):
@@ -196,7 +196,7 @@ def without_values(run: Run) -> Problem:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Task with an arbitrary constant as its result."""
+    """Task whose result is an arbitrary constant."""
 
     name: ClassVar[str] = "unknown"
     metric: ClassVar[str] = "loss"
