@@ -157,7 +157,7 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["experiment=compare", "algo=sgp,ar_sgd", "algo.osgp.tau=2"]) == 2
-    sentence = "it is a setting of algo=osgp, but no run of this sweep has it."
+    sentence = "it is a setting of algo=osgp, but no run of this sweep has this choice."
     assert capfd.readouterr().err == f"sgp-run: algo.osgp.tau: {sentence}\n"
     assert not Path("results").exists()
 

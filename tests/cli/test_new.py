@@ -80,14 +80,14 @@ def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
             "algo mine",
             "new: there is no 'algo'; write sgp-run new algorithm|model|data|cluster NAME, ",
         ),
-        ("algorithm sgp", "new: algo=sgp is there already: choose another name."),
-        ("algorithm My-own", "new: 'My-own' cannot name a choice: use a-z, then a-z, 0-9 and _."),
+        ("algorithm sgp", "new: algo=sgp already exists: choose another name."),
+        ("algorithm My-own", "new: 'My-own' is not a valid name: use a-z, then a-z, 0-9 and _."),
         ("data json", "new: there is a Python module 'json': choose another name."),
         (f"algorithm {'a' * 300}", "new: the name has 300 letters: use at most 100."),
         ("algorithm null", "new: 'null' is a value and cannot name a choice: rename it, for "),
         ("model nan", "new: 'nan' is a value and cannot name a choice: rename it, for "),
-        ("data none", "new: None cannot name a class: choose another name."),
-        ("model taken", "new: there is a 'taken' here already."),
+        ("data none", "new: None is a Python keyword: choose another name."),
+        ("model taken", "new: 'taken' already exists in this folder."),
     ],
 )
 def test_what_cannot_be_made_is_refused(

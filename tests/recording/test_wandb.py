@@ -352,7 +352,7 @@ def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixtur
     metrics, name = run.directory / "metrics.jsonl", f"sgp-sync: {run.directory}: "
     metrics.write_text("")
     assert sync_main([str(run.directory)]) == 2
-    assert capsys.readouterr().err == f"{name}this run has no metrics yet.\n"
+    assert capsys.readouterr().err == f"{name}the run has no metrics yet.\n"
     metrics.unlink()
     metrics.mkdir()
     assert sync_main([str(run.directory)]) == 2

@@ -107,13 +107,12 @@ def test_a_replay_that_computes_something_else_says_so(
 ) -> None:
     folder = str(runs["gap_aware"].directory)
     assert main([folder]) == 0
-    assert (
-        "All ranks end with the parameters of the real run, bit for bit." in capsys.readouterr().out
-    )
+    expected = "All ranks reproduce the parameters of the real run, bit for bit."
+    assert expected in capsys.readouterr().out
     monkeypatch.setattr(gap_aware, "EMA", 0.9)
     assert main([folder]) == 1
     assert (
-        "sgp-replay: rank 0, 1, 2, 3 took the recorded decisions but ended with other parameters"
+        "rank 0, 1, 2, 3 took the recorded decisions but ended with different parameters"
         in capsys.readouterr().err
     )
     lines = [json.loads(line) for line in Path(folder, "replays.jsonl").read_text().splitlines()]
@@ -276,7 +275,8 @@ def test_the_command_says_which_time_is_simulated_and_keeps_it(
     assert first == f"{directory}: AD-PSGD took 9 s (measured)"
     assert (
         second
-        == "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node."
+        == "With its compute times and message delays, SGP takes 7 s (simulated), 4 steps of a "
+        "node."
     )
     assert json.loads((directory / "replays.jsonl").read_text()) == {
         "kind": "retimed",

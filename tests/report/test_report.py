@@ -509,7 +509,7 @@ def test_a_target_may_be_a_percentage() -> None:
         *(
             (
                 ["runs", "--target", word],
-                f"sgp-report: argument --target: '{word}' is no quality: "
+                f"sgp-report: argument --target: '{word}' is not a quality: "
                 "write 0.95, 95% or 27.3.\n",
             )
             for word in ("x", "-1", "%", "x%", "0%", "nan%")
