@@ -57,20 +57,20 @@ BAD: list[tuple[str, str, str]] = [
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is not one of a2cid2, acco"),
     ("x@cluster=laptop", "x@cluster", "there is no group 'x'; write cluster=laptop."),
-    ("~algo", "algo", "nothing is chosen; use one of a2cid2, acco"),
+    ("~algo", "algo", "no choice is selected; use one of a2cid2, acco"),
     ("model=resnet5", "model", "Did you mean 'resnet50'?"),
     ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
     (
         "++algo.topology=ring",
         "algo.topology",
-        "a choice is made without ++: write algo.topology=ring.",
+        "a choice cannot be forced with ++: write algo.topology=ring.",
     ),
     ("algo=slowmo algo.base=osgd", "algo.base", "Did you mean 'osgp'?"),
     ("optim.schedule=cosin", "optim.schedule", "Did you mean 'cosine'?"),
     ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
     ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
     *(
-        (f"{override} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
+        (f"{override} seed=1,2 -m", key, "Hydra may call only a launcher and a sweeper")
         for override, key in [
             ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
             ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),
@@ -82,7 +82,11 @@ BAD: list[tuple[str, str, str]] = [
     ("jobs=2", "jobs", "only a sweep runs several jobs at a time; add -m."),
     ("-m jobs=0 seed=1,2", "jobs", "'0' is not a number of runs, such as jobs=2."),
     ("-m jobs=1,2 seed=1,2", "jobs", "'1,2' is not a number of runs, such as jobs=2."),
-    ("algo.osgp.tau=1", "algo.osgp.tau", "it is a setting of algo=osgp, but this run has another"),
+    (
+        "algo.osgp.tau=1",
+        "algo.osgp.tau",
+        "it is a setting of algo=osgp, but this run has a different choice",
+    ),
     (
         "-m algo=sgp,ar_sgd algo.osgp.tau=1",
         "algo.osgp.tau",
@@ -188,7 +192,7 @@ BAD: list[tuple[str, str, str]] = [
     ("download cifar", "download", "there is no data set 'cifar'. Did you mean 'cifar10'?"),
     ("data=grammar", "data", "is language. Use model=gpt"),
     *(
-        (arguments, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        (arguments, "optim.lr", "a sweep needs a finite list of values: write 0.1,0.2 or range")
         for arguments in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
     ),
     (
@@ -197,7 +201,7 @@ BAD: list[tuple[str, str, str]] = [
         "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
     ),
     ("+experiment=x", "experiment", "'x' is not one of ar_then_sgp, "),
-    ("name=../up", "name", "'../up' cannot name a folder"),
+    ("name=../up", "name", "'../up' is not a valid folder name"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1, or null."),
     (
         "checkpoint.every_minutes=-1",
@@ -220,7 +224,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "optim.lr=${nodez}",
         "optim.lr",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
     (
         "optim.schedule={_target_:os.system}",
@@ -250,15 +254,15 @@ BAD: list[tuple[str, str, str]] = [
     (
         "--cfg job nodes=${nodez}",
         "nodes",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
     (
         "rehearsal=${nodez}",
         "rehearsal",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
-    ("rehearsal=???", "rehearsal", "it has no value; write rehearsal=..."),
-    ("rehearsal=true", "rehearsal", "only presets that say how can be rehearsed;"),
+    ("rehearsal=???", "rehearsal", "the value is missing; write rehearsal=..."),
+    ("rehearsal=true", "rehearsal", "this preset does not support rehearsal;"),
     ("~algo.tau", "algo.tau", "there is no such setting; algo has topology."),
     ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
     ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),

@@ -159,7 +159,7 @@ def test_a_real_run_equals_the_simulated_one_and_is_replayed(
     another_command()
     Path("deeper.py").write_text("HALF = 0.25\n")
     assert replay([folder, "--plugin", "./mine.py"]) == 2
-    assert "plugins.mine: mine.py has changed since this run: its hash" in capsys.readouterr().err
+    assert "plugins.mine: mine.py has changed since this run; its hash" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -227,4 +227,4 @@ def test_a_plug_in_that_changes_after_the_launch_is_refused(
     Path("mine.py").write_text(f"{ALGORITHM}\n\nopen('deeper.py', 'a').write('# changed')\n")
     assert main([*RUN, "network=gloo"]) == 1
     said = capfd.readouterr().err
-    assert "sgp-run: plugins.mine: mine.py has changed since this run: its hash was " in said
+    assert "sgp-run: plugins.mine: mine.py has changed since this run; its hash was " in said

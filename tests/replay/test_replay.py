@@ -364,7 +364,7 @@ def test_what_is_no_recording_is_refused(
     sentence = "this run was not recorded; run its command again with record=true resume=never."
     assert capsys.readouterr().err == f"sgp-replay: {directory}: {sentence}\n"
     assert main([str(tmp_path)]) == 2
-    assert "is not the configuration of a run." in capsys.readouterr().err
+    assert "is not a run configuration." in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"sgp-replay: {tmp_path}/none: there is no such folder.\n"
 

@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
         ),
         (
             {"nodes": "2,4"},
-            "nodes: several values make a sweep, and this is one run. (arm SGP)",
+            "nodes: several values make a sweep; pass one value for a single run. (arm SGP)",
         ),
     ],
 )
