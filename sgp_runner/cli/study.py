@@ -117,7 +117,8 @@ def main(argv: Sequence[str]) -> int:
 def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[str], Options]:
     """Return the positional arguments, and the options with their values.
 
-    Raises ConfigError for an option that is not in ``options``."""
+    Raises ConfigError for an option that is not in ``options``.
+    """
     from sgp_runner.plan.words import split_options
 
     for argument in argv:
