@@ -316,16 +316,16 @@ def test_what_is_no_recording_is_refused(
 
     for end in (-1, -20, whole.rindex(b"{"), whole.index(b"\n") + 1):
         zero.write_bytes(whole[:end])
-        check("it is incomplete: the rank was killed, or the file was truncated.")
+        check("the file is incomplete: the rank was killed, or the file was truncated.")
     zero.write_bytes(whole.replace(b'"message",0,1.0', b'"message",0,7.0'))
-    check("it is damaged: its lines do not match their checksum.")
+    check("the file is damaged: its lines do not match their checksum.")
     for line in ('["message",0,"soon",1,0,1.0]', '["step",[1]]', "[" * 100_000, '["step",1e999]'):
         forged = Writer(directory, header(experiment, 0))
         forged.flush()
         forged.file.append(line.encode() + b"\n")
         forged.count += 1
         forged.finish(True, torch.zeros(3), 9.0)
-        check("it is damaged: its lines do not match their checksum.")
+        check("the file is damaged: its lines do not match their checksum.")
     for text in (
         b"",
         b"\x00\xff",
@@ -342,23 +342,26 @@ def test_what_is_no_recording_is_refused(
     for damaged in (b"{]}\n", b'{"what": 1}\n', footer.replace(b'"ended": true', b'"ended": 1')):
         assert damaged != footer
         zero.write_bytes(body + damaged)
-        check("it is damaged: its lines do not match their checksum.")
+        check("the file is damaged: its lines do not match their checksum.")
     zero.unlink()
     zero.mkdir()
     assert main([str(directory)]) == 2
-    assert capsys.readouterr().err == f"sgp-replay: {zero}: it cannot be read (Is a directory).\n"
+    assert (
+        capsys.readouterr().err
+        == f"sgp-replay: {zero}: the file cannot be read (Is a directory).\n"
+    )
     zero.rmdir()
     zero.write_bytes(whole)
     rewritten(format=7)
-    check(f"it has format 7, and this version of sgp-run reads format {FORMAT}.")
+    check(f"the file has format 7, but this version of sgp-run reads format {FORMAT}.")
     rewritten(run="another")
-    check("it was recorded with other settings than those of its config.yaml.")
+    check("the run was recorded with settings that differ from its config.yaml.")
     zero.write_bytes(one.read_bytes())
     check("the file is the recording of rank 1 of 2, not of rank 0 of 2.")
     rewritten(execution="another time")
-    check("it was not recorded together with recording-0.jsonl.", one)
+    check("the file was not recorded together with recording-0.jsonl.", one)
     one.unlink()
-    check("it is missing: every rank of a run has a recording of its own.", one)
+    check("the file is missing: every rank of a run has its own recording.", one)
     zero.unlink()
     assert main([str(directory)]) == 2
     sentence = "this run was not recorded; run its command again with record=true resume=never."
