@@ -12,9 +12,9 @@ from sgp_runner.utils.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that ends the command with exit code 2 on a usage error.
+    """Argument parser that exits with code 2 on a usage error.
 
-    A word that is none of the choices is answered with the one that was perhaps meant.
+    For a word that is not a choice, the error suggests the closest choice.
     """
 
     def print_help(self, file: object = None) -> None:
@@ -41,7 +41,7 @@ def put(text: str) -> None:
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """Add the option --plugin, because loading a stored run does not import its plug-ins."""
+    """Add the option --plugin; loading a stored run does not import its plug-ins."""
     parser.add_argument(
         "--plugin",
         action="append",

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepared(argv: Sequence[str]) -> Experiment:
-    """Make the experiment for the measurement; its files are below the folder ``calibration``."""
+    """Create the experiment of the measurement; its files are in the folder ``calibration``."""
     overrides = load(argv).overrides
     with configs():
         settings = parse(overrides)
@@ -63,7 +63,7 @@ def prepared(argv: Sequence[str]) -> Experiment:
     if not re.fullmatch(r"[A-Za-z]\w*", run.name or ""):
         raise ConfigError(
             "name",
-            f"'{run.name}' cannot name a choice of cluster=: "
+            f"'{run.name}' is not a valid name for a cluster: "
             "use a letter, then letters, digits and _.",
         )
     if run.nodes < 2:
@@ -77,8 +77,7 @@ def prepared(argv: Sequence[str]) -> Experiment:
     if not run.model.trains:
         raise ConfigError(
             "model",
-            f"{run.model.name} computes nothing that could be timed: "
-            "choose the model that you train.",
+            f"{run.model.name} has no computation to time: choose the model that you train.",
         )
     return experiment
 
@@ -88,10 +87,10 @@ def measure(
     program: str = "probe_process",
     adapt: Callable[[Experiment], Experiment] | None = None,
 ) -> bool:
-    """Measure with all ranks; return whether this is rank 0, which has written the results.
+    """Measure with all ranks; return whether this is rank 0, which writes the results.
 
-    program: module of `sgp_runner.calibration` that is the program of a rank
-    adapt: puts the measurements into the experiment; None: the measurements of a calibration
+    program: module of `sgp_runner.calibration` that each rank runs
+    adapt: adds the measurements to the experiment; None: adds those of a calibration
     """
     from sgp_runner.assembly.start import execute
     from sgp_runner.calibration.probe import measuring

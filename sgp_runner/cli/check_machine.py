@@ -69,9 +69,9 @@ CONNECTIONS = 8  # of a rank to every other one, at most, in all process groups
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the screen.
+    """A line of the output.
 
-    fix: a sentence that advises the user; empty if nothing needs to be done
+    fix: advice to the user, as a sentence; empty if nothing needs to be done
     fails: whether the run would fail
     """
 
@@ -104,7 +104,8 @@ class RunHere:
     def ranks(self) -> int:
         """Return the number of processes of the run on this machine, estimated without a launcher.
 
-        In this case nodes for which this machine has no GPUs count as nodes on other machines.
+        Without a launcher, nodes for which this machine lacks GPUs count as nodes on other
+        machines.
         """
         run = self.run
         if run.network.clock == "simulated":
@@ -118,7 +119,7 @@ class RunHere:
 
     @property
     def needed_gpus(self) -> int:
-        """Return how many GPUs the run needs on this machine."""
+        """Return the number of GPUs that the run needs on this machine."""
         if self.run.network.name == "nccl":
             return min(self.ranks, self.run.nodes * self.run.gpus_per_node)
         kind, _, number = device_of(self.run.network).partition(":")
@@ -159,7 +160,7 @@ class RunHere:
         return Finding("GPUs", text or "none, and the run needs none")
 
     def why(self) -> str:
-        """Return the reason why the GPUs do not suffice, or only the fix."""
+        """Return why there are too few GPUs, and the fix; or the fix alone."""
         gpu = gpu_versions()
         if gpu["cuda"] is None:
             return "This PyTorch is built for CPUs: install one with CUDA (pip install torch)."
@@ -170,7 +171,7 @@ class RunHere:
             )
         if gpu["driver"] is None:
             command = f"srun --gpus-per-node={self.needed_gpus} sgp-run check ..."
-            return f"This machine has no NVIDIA driver: check where the run will be, with {command}"
+            return f"This machine has no NVIDIA driver: check the machine of the run: {command}"
         return (
             "PyTorch finds no GPU although there is a driver: unset CUDA_VISIBLE_DEVICES, or "
             f"install a driver for CUDA {gpu['cuda']}."
@@ -197,12 +198,12 @@ class RunHere:
         fix = ""
         for name, value in chosen.items():
             if value and chooses_none(name, value, addresses):
-                fix = f"{name}_SOCKET_IFNAME names no interface of this machine: use {first}."
+                fix = f"{name}_SOCKET_IFNAME is not an interface of this machine: use {first}."
         if not outer:
             fix = "The other machines cannot be reached: connect this one to a network."
         elif not chosen["GLOO"] and ((ip := own_address()) == "" or is_loopback(ip)):
             fix = (
-                f"The name of this machine stands for {ip or 'no address'}, where others do not "
+                f"This machine's host name resolves to {ip or 'no address'}, where others cannot "
                 f"reach it: export GLOO_SOCKET_IFNAME={first} (SGP_INTERFACE={first} in Slurm)."
             )
         return Finding("network", text, fix, fails=bool(fix))
@@ -257,12 +258,12 @@ class RunHere:
         needed = self.checkpoint_bytes()
         text = f"{num_bytes(free)} free; checkpoints take about {num_bytes(needed)}"
         if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            fix = f"Nothing can be written to {folder}: use results=FOLDER, or chmod u+w."
+            fix = f"{folder} is not writable: use results=FOLDER, or chmod u+w."
             return Finding("results", text, fix, fails=True)
         if free < needed:
             fix = "Use results= on another disk, or a smaller checkpoint.keep."
             return Finding("results", text, fix, fails=True)
-        return Finding("results", text, "Make room, or use results=." if free < 10**9 else "")
+        return Finding("results", text, "Free disk space, or use results=." if free < 10**9 else "")
 
     def checkpoint_bytes(self) -> int:
         """Return the largest total size of the checkpoints on disk; 0 if none are saved."""
@@ -305,7 +306,7 @@ class RunHere:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the screen and return 1 if a run with these settings would fail here, else 0."""
+    """Print the findings and return 1 if a run with these settings would fail here, else 0."""
     overrides = load(argv).overrides
     with configs():
         run = make_experiment(compose(parse(overrides))).run
@@ -356,7 +357,7 @@ def slurm() -> Finding:
     except (OSError, subprocess.TimeoutExpired):
         answer = ""
     if not answer:
-        return Finding("Slurm", "without a cluster", "Set SLURM_CONF if there is one.")
+        return Finding("Slurm", "without a cluster", "Set SLURM_CONF if there is a cluster.")
     job = os.environ.get("SLURM_JOB_ID")
     machines = counted(machines_of_job(), "machine")
     return Finding("Slurm", f"{answer}, job {job} on {machines}" if job else answer)

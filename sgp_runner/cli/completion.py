@@ -1,4 +1,4 @@
-"""Shell completion of settings: the parts of keys, choices, and values that are words."""
+"""Shell completion of settings: keys, part by part, choices, and values from a fixed set."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def next_parts(word: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Iterator[str]:
-    """Yield the words that ``key`` may be set to, or its current value if there are none."""
+    """Yield the possible values of ``key`` or, if these cannot be listed, its current value."""
     if (group := group_of(key)) is not None:
         yield from choices_in(group, search)
         return
@@ -145,7 +145,7 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
 
 
 def words_of(hint: Any) -> Iterator[str]:
-    """Yield the values of a type that can be listed as words."""
+    """Yield the values of a type, as far as they can be listed."""
     kind, arms = kind_of(hint)
     if kind is Union:
         for arm in arms:

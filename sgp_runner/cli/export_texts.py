@@ -1,4 +1,4 @@
-"""The files that ``sgp-run export`` writes; ``@NAME@`` is replaced."""
+"""Templates of the files that ``sgp-run export`` writes; ``@NAME@`` is a placeholder."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class LoopTexts:
-    """A kind of training loop.
+    """Texts for one kind of training loop.
 
     title: its name. use: lines of a script with the file. imports, factory: lines of the file
     train: lines of the test

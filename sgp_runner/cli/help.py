@@ -68,7 +68,7 @@ groups (the default comes first)
 chosen inside these
 {nested}
 
-keys (with the defaults of model={model}; another model may bring its own)
+keys (with the defaults of model={model}; another model may have others)
 {keys}
 
 examples
@@ -80,16 +80,16 @@ examples
 
   sgp-run algo=slowmo --help      what a choice is, and its settings
   sgp-run algo=osgp --cfg job     all settings of a run, and what they are
-  sgp-run --config-dir FOLDER ... presets of your own, in FOLDER/experiment/
-  sgp-run algo=./mine.py ...      an algorithm (model=, data=, ...) of your own
-  sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
+  sgp-run --config-dir FOLDER ... your own presets, in FOLDER/experiment/
+  sgp-run algo=./mine.py ...      your own algorithm (model=, data=, ...)
+  sgp-run --plugin PACKAGE ...    your own package, with its YAML files
   sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run download fashion_mnist  get the data; or mnist, gutenberg, ...
   sgp-run study mine.yaml         compare methods: searches, seeds, tests
   sgp-run export RUN --to ddp F   the method of a run for other training loops
   sgp-run diff RUN RUN            what differs between two runs
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
-  sgp-run check network=nccl ...  has this machine what a run needs?
+  sgp-run check network=nccl ...  is this machine ready for a run?
   sgp-run plan nodes=4 ...        which method fits my machines?
   sgp-run doctor one_node=1s ...  why are several nodes slower?
   sgp-run --version"""

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def defer_signals_among_ranks() -> None:
-    """On ranks of a launcher, let the watchdog handle signals also before and after training."""
+    """On ranks of a launcher, let the watchdog handle signals before and after training too."""
     with suppress(LaunchError):  # the run reports the error
         process = launched()
         if process is not None and process.size > 1:

@@ -62,7 +62,7 @@ def run_alone(settings: Sequence[Setting]) -> int:
         summary = run_experiment(experiment, fork=bool(signal_state.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
-            f"before the end; what was recorded is in {experiment.directory}"
+            f"before the end; its records are in {experiment.directory}"
         ) from error
     if summary is not None:
         from sgp_runner.console.summary import show, summary_table
@@ -113,7 +113,7 @@ def settings_yaml(config: DictConfig, package: str, resolve: bool) -> str:
     """
     node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
     if node is None:
-        raise ConfigError("--package", f"there is nothing at '{package}'.")
+        raise ConfigError("--package", f"the configuration has no '{package}'.")
     if not isinstance(node, Container):
         return str(node)
     key = package.removeprefix("_global_")

@@ -271,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
         for file, text in texts.items():
             (folder / file).write_text(filled(text, values), encoding="utf-8")
     except FileExistsError:
-        raise ConfigError("new", f"there is a '{name}' here already.") from None
+        raise ConfigError("new", f"'{name}' already exists in this folder.") from None
     except OSError as error:
         raise ConfigError("new", f"cannot write to {folder}: {error.strerror}.") from error
     print(f"{folder}/: run it with", flush=True)
@@ -294,13 +294,13 @@ def check_name(name: str, group: str) -> None:
     from sgp_runner.config.plugins.loading import check_name as check_value
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ConfigError("new", f"'{name}' cannot name a choice: use a-z, then a-z, 0-9 and _.")
+        raise ConfigError("new", f"'{name}' is not a valid name: use a-z, then a-z, 0-9 and _.")
     if len(name) > LONGEST:
         raise ConfigError("new", f"the name has {len(name)} letters: use at most {LONGEST}.")
     check_value(name, "new")
     if keyword.iskeyword(class_name(name)):
-        raise ConfigError("new", f"{class_name(name)} cannot name a class: choose another name.")
+        raise ConfigError("new", f"{class_name(name)} is a Python keyword: choose another name.")
     if name in groups()[group]:
-        raise ConfigError("new", f"{group}={name} is there already: choose another name.")
+        raise ConfigError("new", f"{group}={name} already exists: choose another name.")
     if not Path(name).exists() and importlib.util.find_spec(name) is not None:
         raise ConfigError("new", f"there is a Python module '{name}': choose another name.")

@@ -25,10 +25,11 @@ Pairs = dict[tuple[str, str], float]
 
 
 def write_cluster(argv: Sequence[str]) -> str:
-    """Write NAME.yaml and return a sentence about it. Raises ConfigError for files without a pair.
+    """Write NAME.yaml and return a sentence about it. Raises ConfigError if data is missing.
 
     argv: the name, then rates=, round_trips=, regions= and, optionally, prices=, nodes= (of each
-        region, 1) and base=, the cluster whose computing and other links are taken (ethernet_10g)
+        region, 1) and base=, the cluster that provides compute times and all other links
+        (ethernet_10g)
     """
     name, *settings = argv or [""]
     keys = {key: value for key, _, value in (word.partition("=") for word in settings)}
@@ -55,7 +56,7 @@ def write_cluster(argv: Sequence[str]) -> str:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError("new", f"there is a '{path}' here already.") from None
+        raise ConfigError("new", f"'{path}' already exists in this folder.") from None
     except OSError as error:
         raise ConfigError("new", f"cannot write to {path}: {error.strerror}.") from error
     return (
@@ -65,7 +66,7 @@ def write_cluster(argv: Sequence[str]) -> str:
 
 
 def pairs_in(key: str, path: Path, columns: Sequence[str], free: bool = False) -> Pairs:
-    """Return the number of each source and destination: that of the first of ``columns``.
+    """Return the value of each pair (source, destination), from the first of ``columns`` found.
 
     Raises ConfigError for a file without these columns, or with a value that is not positive.
 
@@ -83,7 +84,7 @@ def pairs_in(key: str, path: Path, columns: Sequence[str], free: bool = False) -
     ]
     if None in there:
         listed = ", ".join(" or ".join(names) for names in (*ENDS, columns))
-        raise ConfigError(key, f"{path} needs the columns {listed}.")
+        raise ConfigError(key, f"{path} must have the columns {listed}.")
     source, destination, column = map(str, there)
     least = "zero or a positive" if free else "a positive"
     pairs: Pairs = {}
@@ -101,9 +102,9 @@ def pairs_in(key: str, path: Path, columns: Sequence[str], free: bool = False) -
 
 
 def priced_pair(here: str, there: str, prices: Pairs) -> tuple[str, str]:
-    """Return the source and destination by which a table of one cloud's ``prices`` lists a pair.
+    """Return the source and destination under which the table ``prices`` lists a pair.
 
-    Such a table names regions without the cloud, and all places outside of it ``internet``.
+    The table of a single cloud omits the cloud's name; places outside the cloud are ``internet``.
     """
     if any(":" in region for pair in prices for region in pair):
         return here, there
@@ -121,7 +122,7 @@ def text_of(
     prices: Pairs,
     files: Mapping[str, Path],
 ) -> str:
-    """Return the file of the cluster.
+    """Return the contents of the cluster's YAML file.
 
     A round trip holds for both directions if only one was measured; a rate does not.
     """
@@ -132,7 +133,7 @@ def text_of(
         known = {region for pair in pairs for region in pair}
         missing = next((region for region in ends if region not in known), None)
         what = f"has no region {missing}" if missing else f"has no row from {ends[0]} to {ends[1]}"
-        raise ConfigError(key, f"{files[key]} {what}: add it, or leave the region out.")
+        raise ConfigError(key, f"{files[key]} {what}: add it, or omit the region.")
 
     def price(here: str, there: str) -> float:
         return number("prices", prices, priced_pair(here, there, prices))
@@ -141,13 +142,13 @@ def text_of(
     lines = [
         f"# {counted(len(regions), 'region')} with measured {measured}, of",
         *(f"# {path.name}, SHA-256 {checksum(path)}" for path in files.values()),
-        f"# Computing, and links inside of a region, are those of {base}.",
+        f"# Compute times, and links inside a region, are those of {base}.",
         "defaults:",
         f"  - {base}",
         "",
         f"name: {name}",
         "links:",
-        "  window_bytes: 0  # the rates are what connections carried",
+        "  window_bytes: 0  # the rates are those that connections achieved",
         "  regions:",
     ]
     both = {(there, here): trip for (here, there), trip in trips.items()} | trips

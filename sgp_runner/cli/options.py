@@ -67,7 +67,7 @@ def read(argv: Sequence[str]) -> Command:
             example = f"settings are written key=value, for example nodes=4.{hint}"
             raise ConfigError(option, f"there is no such option; {example}")
         if OPTIONS[name] and not (value := value if equals else next(rest, "")):
-            raise ConfigError(option, f"its value is missing, for example {name} {OPTIONS[name]}.")
+            raise ConfigError(option, f"its value is missing: write {name} {OPTIONS[name]}.")
         if name == "--plugin":
             command.plugins.append(value)
         else:
@@ -76,16 +76,16 @@ def read(argv: Sequence[str]) -> Command:
 
 
 def refuse_without_effect(options: Mapping[str, str]) -> None:
-    """Raise ConfigError for an option that another one leaves without effect."""
+    """Raise ConfigError for an option that has no effect without, or with, another one."""
     for name in ("--package", "--resolve"):
         if name in options and "--cfg" not in options:
-            raise ConfigError(name, "it changes what --cfg prints: add --cfg job.")
+            raise ConfigError(name, "this option changes the output of --cfg: add --cfg job.")
     if "--cfg" in options and "--multirun" in options:
-        raise ConfigError("--cfg", "it prints the settings of one run: leave --multirun out.")
+        raise ConfigError("--cfg", "this option prints the settings of one run: omit --multirun.")
 
 
 def load(argv: Sequence[str]) -> Command:
-    """Read the command line, load its plug-ins, and replace files of plug-ins by names of choices.
+    """Read the command line, load its plug-ins, and replace plug-in files by names of choices.
 
     For shell completion, this also loads the plug-ins in the line to complete, and removes their
     options from the line. If a plug-in cannot be loaded, its completions are missing.

@@ -30,7 +30,7 @@ keys
 {help_lines(KEYS)}
 and cluster=, cluster.KEY=, faults=, optim= as in sgp-run. An interval of a rate,
 bandwidth=4..10Gbit/s, gives the answers of both ends and the table of the first.
---all shows every method, not the ten fastest alone. --json FILE writes all numbers.
+--all shows every method, not only the ten fastest. --json FILE writes all numbers.
 --html FILE also simulates a grid of bandwidths, latencies, nodes and H, in one to two
 minutes, and writes a page with sliders and a map of the fastest method."""
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 def write_explorer(
     path: str, overrides: Sequence[str], search: Sequence[str], plan: PlannedMethods, every: bool
 ) -> None:
-    """Simulate the grid of a plan's request, and write the page about it."""
+    """Simulate the grid of a plan's request, and write its page."""
     from sgp_runner.plan.explorer import explorer_page
     from sgp_runner.plan.grid import simulated_grid
 
@@ -83,7 +83,7 @@ def write_explorer(
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise ConfigError if the file of an option cannot be written; leave it as it is."""
+    """Raise ConfigError if the file of an option cannot be written; do not change it."""
     absent = not path.exists()
     try:
         path.open("a").close()

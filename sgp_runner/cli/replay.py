@@ -87,16 +87,16 @@ def repeat(directory: Path) -> int:
         )
         return 0
     if all(result.same):
-        print("All ranks end with the parameters of the real run, bit for bit.", flush=True)
+        print("All ranks reproduce the parameters of the real run, bit for bit.", flush=True)
         return 0
     if result.reduced:
         print(
-            "Parameters differ by rounding: the order of addition in all-reduces is not repeated.",
+            "Parameters differ by rounding: the summation order of all-reduces is not repeated.",
             flush=True,
         )
         return 0
     different = ", ".join(str(rank) for rank, same in enumerate(result.same) if not same)
-    others = "ended with other parameters: the code or the machine computes differently."
+    others = "ended with different parameters: the code or the machine computes differently."
     print_error("sgp-replay", f"rank {different} took the recorded decisions but {others}")
     return 1
 
@@ -115,7 +115,7 @@ def time_again(directory: Path, overrides: Sequence[str]) -> int:
         flush=True,
     )
     print(
-        f"On its compute times and message delays {name} takes {duration(result.time_s)} "
+        f"With its compute times and message delays, {name} takes {duration(result.time_s)} "
         f"(simulated), {result.steps} steps of a node.",
         flush=True,
     )

@@ -44,7 +44,7 @@ def parser() -> Parser:
         type=Path,
         default=Path("results/report"),
         metavar="FOLDER",
-        help="where the report goes (default: %(default)s)",
+        help="folder of the report (default: %(default)s)",
     )
     out.add_argument(
         "--target",
@@ -63,7 +63,7 @@ def parser() -> Parser:
     out.add_argument(
         "--config-dir",
         metavar="FOLDER",
-        help="folder of own presets, such as results for clusters of sgp-run calibrate",
+        help="folder of your own presets, such as results for clusters of sgp-run calibrate",
     )
     add_plugins(out)
     out.add_argument("--version", action="version", version=f"sgp-report {__version__}")
@@ -71,13 +71,13 @@ def parser() -> Parser:
 
 
 def target(word: str) -> float:
-    """Return the quality that ``word`` gives as a number or a percentage."""
+    """Return the quality in ``word``, which is a number or a percentage."""
     try:
         value = float(f"{word[:-1]}e-2" if word.endswith("%") else word)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"'{word}' is no quality: write 0.95, 95% or 27.3.")
+        raise argparse.ArgumentTypeError(f"'{word}' is not a quality: write 0.95, 95% or 27.3.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""``sgp-run study``: run a study, write the file of one, or verify the archive of one."""
+"""``sgp-run study``: run a study, write its file, or verify its archive."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
             put(textwrap.fill(line, 80, subsequent_indent="    ", break_on_hyphens=False))
         return 0
     if hours is not None:
-        raise ConfigError("--hours", "it plans a study: write --dry-run too.")
+        raise ConfigError("--hours", "this option plans a study: add --dry-run.")
     from sgp_runner.studies.run_study import run_study
 
     if "--sbatch" in flags:
@@ -115,7 +115,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[str], Options]:
-    """Return the words, and the options with their values. Raises ConfigError for other options."""
+    """Return the positional arguments, and the options with their values.
+
+    Raises ConfigError for an option that is not in ``options``.
+    """
     from sgp_runner.plan.words import split_options
 
     for argument in argv:
@@ -123,7 +126,7 @@ def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[st
         if option.startswith("-") and option not in options:
             raise ConfigError(
                 option,
-                "sgp-run study lacks this option here; sgp-run study --help lists all.",
+                "this form of sgp-run study has no such option; sgp-run study --help lists all.",
             )
     return split_options(argv, options)
 
@@ -137,7 +140,7 @@ def new(arguments: Sequence[str], options: Options) -> int:
     if not settings:
         raise ConfigError("study", "write sgp-run study new FILE algo=a,b.")
     if os.path.exists(path):  # unlike Path.exists, accepts any name
-        raise ConfigError("study", f"there is a '{path}' already; choose another name.")
+        raise ConfigError("study", f"'{path}' already exists; choose another name.")
     content = content_of(settings)
     check_arms(RunMaker(study_of(content, path.stem)))
     try:
@@ -169,8 +172,8 @@ def verify(paths: Sequence[str], options: Options) -> int:
         )
         put(f"tables: every number follows from the metrics of {runs} runs")
         put(
-            f"repeating {min(count, runs)} of {runs} runs (--seed {seed}); elsewhere than on the "
-            f"machine of the archive, {100 * TOLERANCE:g} % are tolerated"
+            f"repeating {min(count, runs)} of {runs} runs (--seed {seed}); except on the "
+            f"machine of the archive, {100 * TOLERANCE:g} % of deviation are tolerated"
         )
         for name, outcome in repeat(study, count, seed):
             put(f"  {name}: {outcome}")
@@ -178,7 +181,7 @@ def verify(paths: Sequence[str], options: Options) -> int:
 
 
 def merge(arguments: Sequence[str], options: Options) -> int:
-    """Put the arms of several archives into one study."""
+    """Merge the arms of several archives into one study."""
     from sgp_runner.studies.merging import merge
 
     paths = [Path(word) for word in arguments[:-1]]
@@ -202,9 +205,9 @@ def board(folders: Sequence[str], options: Options) -> int:
 
 
 def audit(arguments: Sequence[str], options: Options) -> int:
-    """Make the rows of the audit that are missing, or print their hours."""
+    """Run the missing rows of the audit, or print their expected hours."""
     if arguments:
-        raise ConfigError("study", f"audit takes its rows as --rows={arguments[0]}.")
+        raise ConfigError("study", f"write the rows of the audit as --rows={arguments[0]}.")
     rows = {path.stem: path for path in sorted(SHIPPED.glob("audit/*.yaml"))}
     chosen = [value for option, value in options if option == ROWS]
     names = [name for value in chosen for name in value.split(",")] or [*rows]
@@ -255,7 +258,7 @@ def hours_in(text: str) -> float:
 
 
 def show(result: StudyPage) -> None:
-    """Print the table and the answer of a study, and where its files are."""
+    """Print the table, the answer and the file locations of a study."""
     put(f"\n{result.text}\n\n{result.headline}\n{result.answer}\n")
     put(f"page in {result.page}, archive in {result.page.with_name('study.zip')}")
 

@@ -1,4 +1,4 @@
-"""The runs of a study on Slurm, through the launcher that sweeps have."""
+"""Runs of a study as Slurm jobs, submitted by the launcher of sweeps."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LAUNCHER = "hydra/launcher=slurm"
 def through_slurm(folder: Path, settings: Sequence[str]) -> RunAll:
     """Return a function that submits the runs that are due and waits for them.
 
-    Runs are re-timed here, which takes seconds.
+    Re-timed runs are made on this machine, which takes seconds.
 
     folder: folder of the study; ``slurm`` in it has the logs
-    settings: of the launcher, such as ``hydra.launcher.timeout_min=60``
+    settings: settings of the launcher, such as ``hydra.launcher.timeout_min=60``
     """
     for word in settings:
         if not word.startswith("hydra.launcher."):
@@ -46,7 +46,7 @@ def through_slurm(folder: Path, settings: Sequence[str]) -> RunAll:
 def submitted(
     jobs: Sequence[RunJob], folder: Path, settings: Sequence[str]
 ) -> Iterator[tuple[PoolJob, str | None]]:
-    """Submit an array of jobs and yield each with the sentence of its error, or None."""
+    """Submit an array of jobs and yield each with its error message, or None."""
     with configs(), interruptible():
         lines = [LAUNCHER, f"hydra.sweep.dir={quoted(str(folder))}", *settings]
         composed, directory = compose_first(parse(lines))

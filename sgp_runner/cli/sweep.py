@@ -1,6 +1,6 @@
 """``sgp-run -m``: a run for each combination of values, and a comparison.
 
-The runs are on this machine or are jobs of Slurm."""
+The runs are processes on this machine or Slurm jobs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def sweep(settings: Sequence[Setting]) -> int:
     here = planned.launcher[TARGET] == LOCAL
     if asked is not None and not here:
         raise ConfigError(
-            "jobs", "hydra/launcher starts the runs elsewhere; leave one of them out."
+            "jobs", "jobs= applies to runs on this machine; omit jobs= or hydra/launcher=."
         )
     make_folder(directory)
     os.environ.update(planned.variables if here else {})
@@ -156,7 +156,7 @@ def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]
 def run_here(
     jobs: Sequence[SweepJob], directory: Path, asked: int | None
 ) -> Generator[tuple[int, Row]]:
-    """Run the jobs on this machine and yield the number and the row of each as it ends."""
+    """Run the jobs on this machine and yield the number and the row of each as it finishes."""
     from sgp_runner.jobs.machine import Machine
     from sgp_runner.jobs.side_by_side import side_by_side
 
@@ -191,9 +191,9 @@ def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
     refuse_several(settings, "; add -m to run all of them.")
     for setting in settings:
         if setting.name == "jobs":
-            raise ConfigError("jobs", "it is the number of runs of a sweep at a time; add -m.")
+            raise ConfigError("jobs", "only a sweep runs several jobs at a time; add -m.")
         if setting.name in launchers:
-            raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
+            raise ConfigError(setting.name, "this setting is for sweeps only; add -m.")
 
 
 def plan(settings: Sequence[Setting]) -> Plan:
@@ -228,7 +228,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
 
 
 def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
-    """Return how to write the setting ``key`` for those jobs that have it; empty if none has it."""
+    """Return how to write ``key`` for only the jobs with this setting; empty if none has it."""
     part, _, name = key.rpartition(".")
     swept = [setting for setting in settings if setting.name == part and setting.swept]
     for choice in (choice for setting in swept for choice in choices_named(setting.override) or ()):
@@ -290,7 +290,7 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
     names = [{setting.name for setting in left_out} for _, left_out in divided]
     for setting in divided[0][1]:
         if setting.name in asked and all(setting.name in left_out for left_out in names):
-            raise unmet(setting, "no run of this sweep has it")
+            raise unmet(setting, "no run of this sweep has this choice")
     runs: dict[tuple[str, ...], list[Setting]] = {}
     for active, _ in divided:
         runs.setdefault(tuple(setting.line for setting in active), active)

@@ -47,7 +47,7 @@ def sync(run_dir: Path) -> bool:
     except (OSError, ValueError) as error:
         raise ConfigError(str(run_dir), f"its metrics cannot be read ({error}).") from error
     if not records:
-        raise ConfigError(str(run_dir), "this run has no metrics yet.")
+        raise ConfigError(str(run_dir), "the run has no metrics yet.")
     logger = destination(experiment.run.logger)
     mirror = logger.mirror(run_dir, experiment.name, experiment.config, experiment.tags, None, 0)
     summary = None

@@ -59,7 +59,7 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     """Return ``node`` as a part of ``cls``, with every value converted to its annotated type.
 
     For a float, 1 becomes 1.0, so that both spellings identify the same run. Missing values are
-    reported last, because the key of one may be misspelt.
+    reported last, because a misspelt key may be the cause.
     """
     fields, named = fields_of(cls, key), is_named(key)
     needed = (name for name in fields if not has_default(fields[name]))
@@ -89,8 +89,8 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
     """Return the type of a field of ``cls``, which the class or one of its bases annotates.
 
-    It is ``object`` if a name in it is imported for type checkers only. A field with such a type
-    holds a part, whose class is found from its key and its ``name``.
+    The type is ``object`` if it has a name that is imported for type checkers only. A field with
+    such a type holds a part; the part's class follows from its key and ``name``.
     """
     bases = (base for base in cls.__mro__ if field.name in vars(base).get("__annotations__", ()))
     return resolved(next(bases).__module__, field)
@@ -170,7 +170,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split a type into origin and arguments: ``list[int]`` gives ``list, (int,)``.
 
-    The origin of every union, ``X | Y`` included, is ``Union``."""
+    The origin of every union, including ``X | Y``, is ``Union``."""
     kind = typing.get_origin(hint) or hint
     return Union if kind is types.UnionType else kind, typing.get_args(hint)
 
@@ -202,9 +202,9 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
 
 def build(part: CheckedPart, key: str) -> object:
-    """Build the object of a checked part; inner parts are built first.
+    """Build the object for a checked part, inner parts first.
 
-    If the class has a field ``name``, the field is set to the name of the choice.
+    A field ``name`` of the class is set to the name of the choice.
     """
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
     named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
@@ -219,7 +219,7 @@ def build(part: CheckedPart, key: str) -> object:
     except Exception as error:
         raise ConfigError(
             key or "settings",
-            f"these do not go together ({type(error).__name__}: {error}){user_code_line(error)}.",
+            f"these settings conflict ({type(error).__name__}: {error}){user_code_line(error)}.",
         ) from error
 
 
@@ -237,7 +237,7 @@ def plain(part: CheckedPart, instance: object) -> dict[str, object]:
     """Return ``part`` as plain values for config.yaml.
 
     instance: the object built from ``part``; settings that are null or ``auto`` are replaced by its
-        attributes, for example the checksum of a file or the device that was found
+        attributes, such as the checksum of a file or the detected device
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {

@@ -32,13 +32,15 @@ NESTED = {
 REMOVED: Mapping[str, Mapping[str, str]] = {
     "algo": {
         **dict.fromkeys(
-            ("gasloc", "heloco", "rescaled_asgd"), "its only source was a summary of its preprint"
+            ("gasloc", "heloco", "rescaled_asgd"), "its only source was a summary of the preprint"
         ),
-        "sign_vote": "use algo=ef_sign, which keeps the error of its signs",
+        "sign_vote": "use algo=ef_sign, which has error feedback",
     },
-    "cluster": {"dgx_v100_100g": "use infiniband_100g with cluster.step_seconds, the same links"},
+    "cluster": {
+        "dgx_v100_100g": "use infiniband_100g, which has the same links, with cluster.step_seconds"
+    },
     "codec": {"random_k": "use top_k, which sends the largest numbers"},
-    "faults": {"reorder": "use faults=delay faults.delay_law=uniform, which is the same"},
+    "faults": {"reorder": "use the equivalent faults=delay faults.delay_law=uniform"},
 }
 
 #: Group -> choice -> its frozen dataclass, which receives the choice if it has a field ``name``.
@@ -183,7 +185,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 
 
 class Extension(Protocol):
-    """A source of additional choices: a plug-in, a file of values or a Python program."""
+    """Source of additional choices: a plug-in, a file of values or a Python program."""
 
     @property
     def name(self) -> str: ...

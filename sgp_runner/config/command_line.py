@@ -69,17 +69,17 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The value as it is typed."""
+        """The value as the user types it."""
         return self.line.partition("=")[2]
 
     @property
     def swept(self) -> bool:
-        """Whether there are several values."""
+        """Whether the override has several values."""
         return self.override.is_sweep_override()
 
     @property
     def number(self) -> int:
-        """The number of values."""
+        """The number of values in the override."""
         if self.override.is_range_sweep():  # a range may be too long to be listed
             values: Any = self.override.value()
             count: int = math.ceil((values.stop - values.start) / values.step)
@@ -103,7 +103,7 @@ def typed(line: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return ``text`` without the escapes of colons that Hydra adds to the values of a sweep."""
+    """Return ``text`` without the escaped colons that Hydra adds to the values of a sweep."""
     return text.replace("\\:", ":")
 
 
@@ -113,7 +113,7 @@ def loader() -> ConfigLoader:
 
 
 def condition_of(key: str) -> tuple[str, str, str] | None:
-    """Split a key that applies to one choice only into part, choice and setting.
+    """Split a key that applies to only one choice into part, choice and setting.
 
     For ``algo.osgp.tau``, return ``algo, osgp, algo.tau``. Return None for any other key.
     """
@@ -200,7 +200,7 @@ def refuse_ranges(settings: Sequence[Setting]) -> None:
         if setting.swept and not setting.override.is_discrete_sweep():
             raise ConfigError(
                 setting.name,
-                "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5); "
+                "a sweep needs a finite list of values: write 0.1,0.2 or range(1,5); "
                 "a study with tune: {rule: tpe} searches a range.",
             )
 
@@ -225,7 +225,7 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
     if group is None or (names is None and "." in key):
         return Setting(f"++{line.lstrip('+')}", override, False)
     if override.is_force_add():
-        raise ConfigError(key, f"a choice is made without ++: write {typed(line)}.")
+        raise ConfigError(key, f"a choice cannot be forced with ++: write {typed(line)}.")
     names = names or [line.partition("=")[2]]
     choices: Sequence[str] = groups().get(group, ())
     if not set(names) <= set(choices):
@@ -244,16 +244,16 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
 
 
 def foreign_class(key: str) -> ConfigError:
-    """Return the error for a class that Hydra must not call."""
+    """Return the error for a class that Hydra is not allowed to call."""
     return ConfigError(
         key,
-        "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
+        "Hydra may call only a launcher and a sweeper, which are chosen by name: "
         "write hydra/launcher=basic or hydra/launcher=slurm.",
     )
 
 
 def choices_named(override: Override) -> list[str] | None:
-    """Return the names in an override that makes or sweeps a choice.
+    """Return the names in an override that selects or sweeps a choice.
 
     Return None if one of its values cannot be a name."""
     if override.is_range_sweep():

@@ -1,4 +1,4 @@
-"""Compositions by Hydra, each made once in a process."""
+"""Configurations composed by Hydra, each composed once per process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PREPARED: dict[tuple[str, ...], tuple[tuple[str, ...], str, Any]] = {}
 
 
 def composed_of(lines: Sequence[str], hydra_too: bool = False) -> DictConfig:
-    """Return what Hydra composes for the overrides ``lines``.
+    """Return the configuration that Hydra composes for the overrides ``lines``.
 
     Hydra takes a tenth of a second, so a process composes choices from this package alone once and
     copies them later, unless Hydra's own settings matter (``hydra_too``).
@@ -53,7 +53,7 @@ def composed_of(lines: Sequence[str], hydra_too: bool = False) -> DictConfig:
 
 
 def is_fixed(lines: Sequence[str]) -> bool:
-    """Return whether only files of this package are composed."""
+    """Return whether the overrides compose only files of this package."""
     return not EXTENSIONS and not any("searchpath" in line for line in lines)
 
 
@@ -87,7 +87,7 @@ def chosen(lines: tuple[str, ...], chooses: bool, hydra_too: bool = False) -> Di
     """Compose the choices with Hydra.
 
     lines: the choices of a run
-    chooses: whether the run has a choice of its optimizer
+    chooses: whether the run selects its optimizer
     """
     choices = parse(lines)
     try:
@@ -111,7 +111,7 @@ chosen_once = functools.lru_cache(maxsize=500)(chosen)
 def optimizer_needed(composed: DictConfig) -> str | None:
     """Return the choice of the optimizer that the algorithm needs.
 
-    None if it needs none, or if there is a preset or a choice of another optimizer.
+    None if it does not need one, or if a preset or the command line selects an optimizer.
     """
     choices = composed.hydra.runtime.choices
     needed = getattr(class_of("algo", choices["algo"]), "needs_optim", None)
@@ -120,9 +120,9 @@ def optimizer_needed(composed: DictConfig) -> str | None:
 
 
 def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
-    """Remove settings of a preset for a choice that the command line replaces by one without them.
+    """Remove a preset's settings of a choice if the command line selects a choice without them.
 
-    The first time, a warning names them.
+    A warning lists them once.
     """
     presets = [choice for choice in choices if choice.name == PRESET]
     others = [choice for choice in choices if choice.name != PRESET]
@@ -153,13 +153,13 @@ def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
 def warn_of_replaced(key: str, preset: str, choice: str) -> None:
     """Warn once that a setting of a preset has no effect."""
     part = key.rpartition(".")[0]
-    logger.warning(f"{key} of {PRESET}={preset} is left out: {part}={choice} has no such setting.")
+    logger.warning(f"{key} of {PRESET}={preset} is ignored: {part}={choice} has no such setting.")
 
 
 def name_cluster(config: DictConfig) -> None:
     """Name the cluster after its file, unless the file or a preset sets a name.
 
-    Otherwise its name would be the name of the cluster in its defaults list.
+    Otherwise it would inherit the name of the cluster in its defaults list.
     """
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
     path = composition.file_of(
@@ -180,7 +180,7 @@ def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
 
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
-    """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
+    """Return the error for the first choice that Hydra cannot compose, outer choices first."""
     lines: list[str] = []
     composed = composed_of([])
     outer_first = sorted(choices, key=lambda choice: choice.name.count("."))
@@ -216,7 +216,7 @@ def unclear(error: Exception) -> ConfigError:
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
     return ConfigError(
         "settings",
-        f"they cannot be put together: {first_line(error)}{because}.",
+        f"these settings cannot be combined: {first_line(error)}{because}.",
     )
 
 

@@ -129,10 +129,11 @@ def digest_of(settings: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """The checkpoint of a run with another number of nodes, from which a run continues.
+    """Checkpoint of a run with a different number of nodes, from which a run continues.
 
-    run, digest: name and digest of the former run. steps: number in the name of the checkpoint.
-    nodes: of the former run
+    run, digest: name and digest of the former run
+    steps: number in the name of the checkpoint
+    nodes: number of nodes of the former run
     """
 
     run: str
@@ -143,7 +144,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run with its resolved configuration and its folder.
+    """Run with its resolved configuration and its folder.
 
     group: the sweep that contains the run
     started: `time.monotonic` at the start of the run's command or, in a sweep, of the run itself
@@ -159,16 +160,16 @@ class Experiment:
     command: Sequence[str] = field(default=(), compare=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle settings and places of plug-ins: another process loads the plug-ins again."""
+        """Pickle the settings and the paths of plug-ins; another process reloads the plug-ins."""
         sources = [plugin.where for plugin in self.plugins]
         if EXTENSIONS:
             return unpickled, (dict(self.config), self.group, sources, self.command)
         return Experiment, (self.run, self.config, self.group, self.started, (), self.command)
 
     def with_values(self, **values: object) -> Experiment:
-        """Return the experiment with other values of settings that are not parts, like the seed.
+        """Return the experiment with new values of settings that are not parts, such as the seed.
 
-        Raises ConfigError for a value that does not work.
+        Raises ConfigError for an invalid value.
         """
         run: Run = replace(self.run, **values)  # type: ignore[arg-type]
         return replace(self, run=run, config={**self.config, **values})
@@ -218,7 +219,7 @@ class Experiment:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Columns of tables that describe the run; results are in other columns."""
+        """Table columns that describe the run; other columns contain the results."""
         run = self.run
         return {
             "name": self.name,
@@ -244,10 +245,10 @@ class Experiment:
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
-    """Make the experiment of a resolved configuration; ``group`` is the sweep that contains it.
+    """Create the experiment for a resolved configuration; ``group`` is the sweep that contains it.
 
-    Raises ConfigError for an unknown key, a value of a wrong type, a missing value, or settings
-    that conflict.
+    Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or
+    conflicting settings.
     """
     refuse_secrets(tree, "")
     check_stored(tree.get(KEY_OF_PLUGINS, {}))
@@ -266,7 +267,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 def unpickled(
     config: Tree, group: str | None, sources: Sequence[str], command: Sequence[str]
 ) -> Experiment:
-    """Load the plug-ins in the files and folders ``sources``, and make the experiment."""
+    """Load the plug-ins in the files and folders ``sources``, and create the experiment."""
     named([], sources)
     return replace(make_experiment(config, group), command=command)
 
@@ -290,14 +291,14 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
     if not path.parent.is_dir():
         raise ConfigError(str(path.parent), "there is no such folder.")
     if not isinstance(tree, dict):
-        raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
+        raise ConfigError("config.yaml", f"{path} is not a run configuration.")
     return from_stored(tree, path, group)
 
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
-    """Make the experiment of the stored configuration ``tree``, read from ``path``.
+    """Create the experiment for the stored configuration ``tree``, read from ``path``.
 
-    Raises ConfigError if ``tree`` has another format.
+    Raises ConfigError if ``tree`` has a different format.
     """
     if tree.get("format") != FORMAT:
         raise ConfigError("config.yaml", f"{path} is {other_version(tree)}: run it again.")
@@ -311,9 +312,9 @@ def version_of(config: Mapping[str, object]) -> str | None:
 
 
 def other_version(config: Mapping[str, object]) -> str:
-    """Return words about a stored configuration that has another format than `FORMAT`."""
+    """Return a phrase that describes a stored configuration whose format is not `FORMAT`."""
     if (version := version_of(config)) is None:
-        return "of another version of sgp-run, which this one cannot read"
+        return "of another version of sgp-run, which this version cannot read"
     return f"of version {version}, neither comparable with this version nor resumable"
 
 

@@ -14,7 +14,7 @@ class Listener(Protocol):
         """Receive a record that has been written to the file."""
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Receive the summary, or None if the run did not finish. No call follows."""
+        """Receive the summary, or None if the run did not finish. This is the last call."""
 
 
 class Logger(Protocol):
@@ -40,10 +40,10 @@ class Logger(Protocol):
 
 @runtime_checkable
 class NeedsPackages(Protocol):
-    """A logger that needs optional packages, or variables of the environment."""
+    """A logger that needs optional packages or environment variables."""
 
     def check_installed(self) -> None:
-        """Raise ConfigError if packages are not installed, with pip's command, or for variables."""
+        """Raise ConfigError if packages (giving the pip command) or variables are missing."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Recovery after a loss of workers (``on_failure=continue``), in simulated and real runs.
+"""Recovery from the loss of workers (``on_failure=continue``), in simulated and real runs.
 
 1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost. Rank
    0 keeps the records, so the run ends if rank 0 is lost.
@@ -46,7 +46,7 @@ class Membership:
         return sorted({*range(run.ranks)} - {*self.original_ranks})
 
     def without(self, gone: Sequence[int], verify: Verify) -> Membership:
-        """Return the membership without the ranks ``gone``, in the present numbering.
+        """Return the membership without the ranks ``gone``, which use the present numbering.
 
         verify: raises ConfigError if the calls of the remaining ranks do not fit together
 
@@ -58,9 +58,9 @@ class Membership:
         left = [rank for rank in range(run.ranks) if rank not in gone]
         event = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} lost"
         if 0 in gone:
-            raise RankFailed(f"{event}, and with rank 0 the records of the run.")
+            raise RankFailed(f"{event}; the run needs rank 0, which writes the records.")
         if any(rank >= run.nodes for rank in gone):
-            raise RankFailed(f"{event}, and with the parameter server the model of all.")
+            raise RankFailed(f"{event}; the run needs the parameter server.")
         try:
             smaller = run.subset(left)
             verify(smaller)

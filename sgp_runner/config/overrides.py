@@ -1,4 +1,4 @@
-"""From settings to a configuration.
+"""Conversion of settings to a configuration.
 
 Hydra composes the choices from their files. Values are set afterwards, and
 `sgp_runner.config.check` compares them with the dataclasses. A mapping on the command line replaces
@@ -113,11 +113,11 @@ choice_once = functools.lru_cache(maxsize=500)(choice_in)
 
 
 def experiment_of(overrides: Sequence[str]) -> Experiment:
-    """Return the experiment that ``sgp-run`` would run with these overrides."""
+    """Return the experiment that ``sgp-run`` runs for these overrides."""
     overrides = named(overrides)
     with configs():
         settings = parse(overrides)
-        refuse_several(settings, ", and this is one run.")
+        refuse_several(settings, "; pass one value for a single run.")
         return make_experiment(compose(settings))
 
 
@@ -155,7 +155,9 @@ def resolved(tree: dict[str, object]) -> dict[str, object]:
         key = str(error.full_key)
         if isinstance(error, MissingMandatoryValue):
             raise missing(key) from error
-        raise ConfigError(key, f"it cannot be resolved: {first_line(error)}.") from error
+        raise ConfigError(
+            key, f"the interpolation cannot be resolved: {first_line(error)}."
+        ) from error
 
 
 def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
@@ -179,14 +181,14 @@ def whole_tree(settings: Sequence[Setting], hydra_too: bool = False) -> dict[str
     """
     settings, left_out = narrow(settings)
     if left_out:
-        raise unmet(left_out[0], "this run has another one")
+        raise unmet(left_out[0], "this run has a different choice")
     tree = put_together(settings, hydra_too)
     rehearse: Any = tree.pop("rehearse", None)
     if tree["rehearsal"] is True:
         if rehearse is None:
             raise ConfigError(
                 "rehearsal",
-                "only presets that say how can be rehearsed; choose one, for example "
+                "this preset does not support rehearsal; choose one that does, for example "
                 "experiment=sgp_sgp_90.",
             )
         names = {setting.name for setting in settings}
@@ -248,9 +250,9 @@ def models_timed(config: DictConfig) -> dict[str, str]:
 
 
 def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
-    """Raise ConfigError if the command line sets the time of a model that does not exist.
+    """Raise ConfigError if the command line sets the step time of an unknown model.
 
-    listed: models in the cluster's file, which may have any names
+    listed: models in the cluster's file, whose names are arbitrary
     """
     listed, timed = set(listed), models_timed(config)
     if listed.issuperset(timed.values()):
@@ -266,7 +268,7 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
         if name not in models:
             raise ConfigError(
                 key,
-                f"there is no model '{name}', nor is it timed_as.model."
+                f"there is no model '{name}', and timed_as.model differs."
                 f"{nearest(name, sorted(models))}",
             )
 

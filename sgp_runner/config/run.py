@@ -52,7 +52,7 @@ class Network(Protocol):
     def check(self, run: Run) -> None: ...  # raises ConfigError for an unsupported run
 
     def check_start(self, run: Run, process: Launched | None) -> None:
-        """Raise ConfigError for a process that was started in the wrong way."""
+        """Raise ConfigError if this process was started incorrectly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Run:
     batch_size: samples per node and step
     micro_batch: samples per forward and backward pass of a device; null: all of its batch. The
         gradient is the same, except that BatchNorm and dropout see one pass at a time
-    seed: decides initial parameters, data order, dropout and simulated compute times
+    seed: determines initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
     eval_every: epochs between evaluations, such as 5 or 0.25; a run always ends with an evaluation
     eval_workers: true: evaluate each worker's model too, not only their average; the evaluation at
@@ -163,12 +163,13 @@ class Run:
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):
             raise ConfigError(
                 "name",
-                f"'{self.name}' cannot name a folder: use up to 100 letters, digits and "
+                f"'{self.name}' is not a valid folder name: use up to 100 letters, digits and "
                 ". , = + - _, no slashes.",
             )
         if not self.results or "\0" in self.results:
             raise ConfigError(
-                "results", f"'{self.results}' cannot name a folder; the present one is results=."
+                "results",
+                f"'{self.results}' is not a valid folder name; the current folder is results=.",
             )
         check_model_reads(self.model, self.data)
         self.algo.check(self.nodes, self.optim)
@@ -177,14 +178,14 @@ class Run:
             self.check_on_failure()
 
     def check_micro_batch(self, size: int) -> None:
-        """Raise ConfigError unless a batch divides into pieces of ``size`` samples."""
+        """Raise ConfigError unless a batch divides into micro-batches of ``size`` samples."""
         batch = self.batch_size // self.gpus_per_node
         if size < 1 or batch % size:
             sizes = [divisor for divisor in range(1, batch + 1) if batch % divisor == 0]
             fits = min(sizes, key=lambda divisor: abs(divisor - size))
             raise ConfigError(
                 "micro_batch",
-                f"{batch} samples per device do not divide into pieces of {size}: "
+                f"{batch} samples per device do not divide into micro-batches of {size}: "
                 f"use micro_batch={fits}, or another divisor of {batch}.",
             )
 
@@ -210,7 +211,7 @@ class Run:
         if self.gpus_per_node > 1:
             raise ConfigError(
                 key,
-                "nodes of several devices cannot continue without a rank: "
+                "nodes with several devices cannot continue without a rank: "
                 "use on_failure=stop, or gpus_per_node=1.",
             )
         if self.nodes == 1:
@@ -227,7 +228,7 @@ class Run:
             ) from error
 
     def subset(self, left: Sequence[int]) -> Run:
-        """Return the run of only the ranks in ``left``, which are renumbered from 0.
+        """Return the run with only the ranks in ``left``, renumbered from 0.
 
         Raises ConfigError if that run is invalid.
         """
@@ -256,7 +257,7 @@ class Run:
 
     @property
     def calls(self) -> str:
-        """The settings that decide the calls of the ranks, as text: of the cluster, one number."""
+        """Settings that determine the calls of the ranks, as text; one number for the cluster."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "cluster"]
         parts = [repr(getattr(self, name)) for name in names]
         return " ".join([*parts, str(len(self.cluster.links.rates))])
@@ -285,7 +286,7 @@ class Run:
 
     @property
     def note_on_shapes(self) -> str | None:
-        """A sentence if factors are sent of tensors whose shapes in the timed model are unknown."""
+        """Warning if factors are sent, but the shapes of the timed model's tensors are unknown."""
         factors = self.algo.message_layout == "factors"
         if self.timed_as.num_parameters is None or self.timed_as.known_shapes or not factors:
             return None
@@ -339,15 +340,15 @@ def steps_in(text: str | int) -> range:
 
 
 def check_row(key: str, rows: Iterable[str]) -> None:
-    """Raise ConfigError if one of the published ``rows`` has no preset that reproduces it."""
+    """Raise ConfigError if no preset reproduces one of the published ``rows``."""
     presets = groups()[PRESET]
     for row in rows:
         if row not in presets:
-            raise ConfigError(key, f"no preset reproduces a row '{row}'.{nearest(row, presets)}")
+            raise ConfigError(key, f"no preset reproduces the row '{row}'.{nearest(row, presets)}")
 
 
 def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
-    """Raise ConfigError, with choices that work, if ``model`` cannot be trained on ``data``."""
+    """Raise ConfigError, listing valid choices, if ``model`` cannot be trained on ``data``."""
     if data.task in model.tasks:
         return
     classes = {name: class_of("model", name) for name in groups()["model"]}
@@ -370,7 +371,7 @@ def can_lose_ranks(algo: Algorithm) -> bool:
     """Return whether the algorithm can continue without a rank.
 
     Asynchronous algorithms can. A synchronous algorithm can if all its parts use gossip, because
-    its workers then need only messages.
+    the workers then only exchange messages.
     """
     assert dataclasses.is_dataclass(algo)
     parts = [

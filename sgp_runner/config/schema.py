@@ -192,7 +192,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
-    """Return the keys whose last part is closest to ``word``; empty if none is close."""
+    """Return the keys whose last component is closest to ``word``; empty if none is close."""
     close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
@@ -208,33 +208,33 @@ def choice_error(key: str, value: object) -> ConfigError:
     if (plugin := EXTENSIONS.get((group, str(value)))) is not None:
         return ConfigError(
             key,
-            f"the plug-in {plugin.name} names no class for '{value}': add it to CHOICES of its "
+            f"the plug-in {plugin.name} has no class for '{value}': add it to CHOICES of its "
             "__init__.py.",
         )
     if value in choices:
         place = f"{group}@{key}" if "." in key else key
         return ConfigError(
             key,
-            f"'{value}' is a choice, which a file makes in its defaults list, with a line "
+            f"'{value}' is a choice; a file selects it in its defaults list, with a line "
             f"'- override /{place}: {value}' under 'defaults:'.",
         )
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
-        return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
+        return ConfigError(key, f"no choice is selected; use one of {', '.join(choices)}.")
     return ConfigError(key, f"{value_text(value)} is not one of {', '.join(choices)}.{close}")
 
 
 def too_long(key: str) -> ConfigError:
-    """Return the error for a whole number that has more digits than a stored file may have."""
+    """Return the error for an integer with more digits than a stored file may contain."""
     return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
 class MissingValue(ConfigError):
-    """A setting without a value, which other errors may explain: its name may be misspelt."""
+    """A setting without a value; another error, such as a misspelt name, may be the cause."""
 
 
 def missing(key: str) -> MissingValue:
-    return MissingValue(key, f"it has no value; write {key}=...")
+    return MissingValue(key, f"the value is missing; write {key}=...")
 
 
 def value_text(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Check, before a run, that the machine has the least memory that the run needs.
+"""Check, before a run, that the machine has the minimum memory that the run needs.
 
 The estimate is a lower bound: the generated data set, and the parameters and momentum of each node.
-It excludes messages, activations and libraries, so that a run that fits is never refused.
+It excludes messages, activations and libraries, so a run that fits is never rejected.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 def estimated_bytes(run: Run) -> int:
     """Return the memory that a run is expected to need on this machine.
 
-    For each process this is twice the least memory, to include messages, gradients and activations,
-    plus the memory of libraries.
+    For each process this is twice the minimum memory, to include messages, gradients and
+    activations, plus the memory of libraries.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
     generation, storage = data_needs(run)
@@ -114,7 +114,7 @@ def data_needs(run: Run) -> tuple[Need, Need]:
 def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
     """Return the bytes of a data set during its generation, and during the run.
 
-    item: bytes of a stored number
+    item: size of a stored number in bytes
     """
     match data:
         case QuadraticData(dimension=dimension, samples=samples, groups=groups):
@@ -195,7 +195,7 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
 
 
 def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
-    """Return the least input and output widths of a model, and the settings that determine them."""
+    """Return the minimum input and output widths of a model, and the settings that set them."""
     match data:
         case QuadraticData(dimension=dimension):
             return dimension, dimension, {"data.dimension": dimension}

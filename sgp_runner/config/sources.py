@@ -1,4 +1,4 @@
-"""Sources of Hydra: YAML files, choices with a path, and plug-ins.
+"""Config sources for Hydra: YAML files, choices with a path, and plug-ins.
 
 ``model=hf:gpt2`` is ``model=hf`` with ``model.path=gpt2``. Every choice that has a setting ``path``
 may be written so, wherever Hydra reads the name of a choice: in an override, in a sweep and in the
@@ -21,7 +21,7 @@ SCHEME = "path-choices"
 
 
 class PathChoices(ConfigSource):
-    """A source of Hydra that has a file for each choice with a path."""
+    """A config source for Hydra with a file for each choice that has a path."""
 
     @staticmethod
     def scheme() -> str:
@@ -47,7 +47,7 @@ class PathChoices(ConfigSource):
 
 
 class Sources(SearchPathPlugin):
-    """The places where Hydra looks for choices with a path and for those of plug-ins."""
+    """The locations where Hydra searches for choices with a path and choices of plug-ins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append(SCHEME, f"{SCHEME}://")

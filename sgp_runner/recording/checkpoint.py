@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 
 
 class Trigger:
-    """Decides when a checkpoint is due."""
+    """Schedule of checkpoints."""
 
     def __init__(self, checkpoints: Checkpoints, steps: int) -> None:
         self.checkpoints = checkpoints
@@ -79,15 +79,15 @@ def resume_message(checkpoint: Found, lost: Sequence[int] = ()) -> str:
 
 
 def stopped(number: int, path: Path | str) -> Stopped:
-    """Return the error for a run that signal ``number`` stopped after it was saved in ``path``."""
+    """Return the error for a run that was saved in ``path`` and stopped by signal ``number``."""
     sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
     return Stopped(sentence, number, str(path))
 
 
 def stopped_unsaved(number: int, experiment: Experiment) -> str:
-    """Describe the end of a run that signal ``number`` stopped without a checkpoint."""
+    """Describe how signal ``number`` stopped a run without saving a checkpoint."""
     if number == signal.SIGINT:
-        return f"interrupted before the end; what was recorded is in {experiment.directory}"
+        return f"interrupted before the end; its records are in {experiment.directory}"
     return f"stopped by {signal.Signals(number).name}. {resume_hint(experiment)}"
 
 
@@ -106,7 +106,7 @@ class Found:
 
     original_ranks: original ranks of the participants
     back: original ranks that were lost before the checkpoint and rejoin now
-    origin: of the checkpoint, if it is of a run with another number of nodes
+    origin: origin of the checkpoint, if its run had a different number of nodes
     """
 
     path: Path
@@ -118,8 +118,8 @@ class Found:
 class UnusableCheckpoint(ConfigError):
     """A checkpoint that does not fit the run.
 
-    reason: a sentence
-    damaged: whether a file does not match the manifest, which is no fault of the run
+    reason: the reason, as a sentence
+    damaged: whether a file does not match the manifest; the run itself is valid
     """
 
     def __init__(self, path: Path, reason: str, damaged: bool = False) -> None:
@@ -162,7 +162,7 @@ class Candidates:
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
         """Return the next usable checkpoint and the state in its file ``name``; None at the end.
 
-        Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was refused.
+        Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was rejected.
         """
         for path in self.paths:
             try:
@@ -187,17 +187,17 @@ class Candidates:
 
 
 def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
-    """Return the original ranks in a saved ``state`` of a run that began with ``ranks`` ranks."""
+    """Return the original ranks in a saved ``state`` of a run that started with ``ranks`` ranks."""
     names = list(state["observer"]["names"])
     if not names or not set(names) <= set(range(ranks)) or names != sorted(set(names)):
-        raise ValueError("its ranks are not those of the run")
+        raise ValueError("its ranks differ from those of the run")
     return names
 
 
 def valid_checkpoints(experiment: Experiment, files: Sequence[str] | None = None) -> Iterator[Path]:
-    """Yield the valid checkpoints of a run that may resume, newest first.
+    """Yield the valid checkpoints of a run that can resume, newest first.
 
-    files: names of the files that are verified; None: all
+    files: names of the files to verify; None: all
     """
     if experiment.run.resume == "auto":
         yield from valid(experiment.checkpoints, experiment.digest, files)
@@ -212,14 +212,14 @@ def origin_path(origin: Origin, experiment: Experiment) -> Path:
 
 
 def origin_at(path: Path, experiment: Experiment) -> Origin | None:
-    """Return the origin of a run if ``path`` is its checkpoint; None for a run's own checkpoint."""
+    """Return the run's origin if checkpoint ``path`` is from there; None for its own checkpoint."""
     return None if path.parent == experiment.checkpoints else experiment.origin
 
 
 def read(path: Path, device: str = "cpu", mapped: bool = False) -> dict[str, Any]:
-    """Return the state in a file of a checkpoint. Raises OSError or ValueError for another file.
+    """Return the state in a checkpoint file. Raises OSError or ValueError for any other file.
 
-    mapped: whether the tensors stay in the file until they are read
+    mapped: whether to memory-map the tensors instead of loading them
     """
     import torch
 
@@ -227,21 +227,21 @@ def read(path: Path, device: str = "cpu", mapped: bool = False) -> dict[str, Any
     try:
         state = torch.load(path, weights_only=True, map_location=device, mmap=mapped)
     except Exception as error:  # its message recommends weights_only=False, which would run code
-        raise ValueError(f"{path.name} is no data of sgp-run") from error
+        raise ValueError(f"{path.name} does not contain data of sgp-run") from error
     if not isinstance(state, dict):
         raise ValueError(f"{path.name} holds no state")
     return state
 
 
 def check_uncompressed(path: Path) -> None:
-    """Raise ValueError if a file of tensors would be larger in memory than on the disk."""
+    """Raise ValueError if the tensors of a file are larger in memory than on disk."""
     with open_regular(path) as file:
         try:
             sizes = [
                 (member.file_size, member.compress_size) for member in ZipFile(file).infolist()
             ]
         except BadZipFile as error:
-            raise ValueError(f"{path.name} is no file of tensors") from error
+            raise ValueError(f"{path.name} is not a file of tensors") from error
     if any(size > stored for size, stored in sizes):
         raise ValueError(f"{path.name} is compressed")
 
@@ -268,9 +268,9 @@ def warn(path: Path, problem: str) -> None:
 
 
 def invalid_reason(path: Path, run: str, only: Sequence[str] | None = None) -> str | None:
-    """Return a sentence with the reason why a checkpoint cannot be used; None if it can be used.
+    """Return why a checkpoint cannot be used, as a sentence; None if it can be used.
 
-    only: names of the files that are verified if the manifest has them; None: all
+    only: names of the files to verify, if they are in the manifest; None: all
     """
     damaged = f"its {MANIFEST} is missing or damaged."
     try:

@@ -1,7 +1,7 @@
 """Traces of some steps of a run, in Chrome's trace format, for Perfetto (https://ui.perfetto.dev).
 
-`SimulatedTrace` shows the modelled machines in simulated time: when nodes compute and wait, and
-when messages and collectives are under way. `ProfiledSteps` records the process of a real rank with
+`SimulatedTrace` shows the modelled machines in simulated time: when nodes compute or wait, and when
+messages and collectives are in flight. `ProfiledSteps` records the process of a real rank with
 PyTorch's profiler.
 """
 
@@ -55,13 +55,13 @@ class Span:
 
 
 class SimulatedTrace:
-    """Records the spans of ``steps`` of all nodes of a simulation from the events of its clock.
+    """Recorder of the spans of all nodes in ``steps``, from the clock events of a simulation.
 
-    spans: spans, ordered by their ends; those of all nodes together have their number as node
-    started: begin of each unfinished gradient, by rank and step
-    sent: begin and bytes of each message under way
-    joined: time at which the first rank joined each collective under way
-    computed: end of the last traced gradient, by rank
+    spans: spans in order of their ends; spans of all nodes together have ``size`` as node
+    started: start time of each unfinished gradient, by rank and step
+    sent: start time and bytes of each message in flight
+    joined: time at which the first rank joined each collective in progress
+    computed: end time of the last traced gradient, by rank
     beyond: ranks that have passed the traced steps
     size: number of nodes
     """
@@ -157,7 +157,7 @@ class SimulatedTrace:
         return titles + [event for span in spans for event in span.events()]
 
     def titles(self, node: int) -> list[dict[str, object]]:
-        """Return names and place of a node's group and row; Perfetto adds the node's number."""
+        """Return names and position of a node's group and row; Perfetto adds the node's number."""
         titles: dict[str, dict[str, object]] = {
             "process_name": {"name": "node" if node < self.size else "all nodes"},
             "process_sort_index": {"sort_index": node},
@@ -189,7 +189,7 @@ def both(note: Callable[..., None], handle: Callable[..., None]) -> Callable[...
 class ProfiledSteps:
     """Listener of a real rank that profiles ``steps`` and forwards all calls to ``listener``.
 
-    The profiler is prepared a step before: this takes seconds, for which other ranks wait.
+    The profiler is prepared one step earlier, which takes seconds; other ranks wait for this.
     """
 
     def __init__(self, listener: StepListener, steps: range, path: Path) -> None:

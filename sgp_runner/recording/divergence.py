@@ -48,12 +48,12 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
-    """Write ``diverged.json``; return the error with the last checkpoint and advice added."""
+    """Write ``diverged.json``; return the error, extended by the last checkpoint and advice."""
     newest = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
         f"the last good checkpoint is {newest}"
         if newest is not None
-        else "there is no checkpoint from before"
+        else "there is no earlier checkpoint"
     )
     advice = f"; {left}; {cure(experiment.run)}."
     word = {"rank": error.rank, "step": error.step, "what": error.what, "advice": advice}
@@ -62,7 +62,7 @@ def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
 
 
 def cure(run: Run) -> str:
-    """Return what may help a run that diverged, in settings that it has."""
+    """Return advice for a run that diverged: settings of the run to change."""
     cures = [f"lower optim.lr, which is {run.optim.lr:g}"]
     if hasattr(run.optim.schedule, "warmup_epochs"):
         cures.append("raise optim.schedule.warmup_epochs")
@@ -72,7 +72,7 @@ def cure(run: Run) -> str:
 
 
 def refuse_to_repeat(run_dir: Path) -> None:
-    """Raise DivergedBefore if the run in this folder has diverged: it would diverge again."""
+    """Raise DivergedBefore if the run in this folder has diverged, as a repetition would too."""
     try:
         word = read_json(run_dir / FILE)
         before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])

@@ -1,6 +1,6 @@
-"""Writing of checkpoints: a draft becomes a checkpoint once all its files are on the disk.
+"""Writing of checkpoints: a draft becomes a checkpoint once all its files are on disk.
 
-A thread writes the files while training continues, so a checkpoint consists of copies of tensors.
+A thread writes the files while training continues, so the tensors are copied first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Draft:
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
 
-        longer: whether the same run with more epochs would have this state at this step
+        longer: whether the same run with more epochs would have the same state at this step
         """
         manifest = {
             "version": VERSION,
@@ -85,7 +85,7 @@ class Draft:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Raise CannotWrite for disk errors inside."""
+        """Convert disk errors in the context to CannotWrite."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # torch.save turns an OSError into a RuntimeError
@@ -99,12 +99,12 @@ def remove_drafts(folder: Path) -> None:
 
 
 class BackgroundWriter:
-    """Writes files on a thread, in order, and waits for them at the end of its context.
+    """Writer of files on a thread, in order; at the end of its context it waits for them.
 
-    After an error in the context, a task that waits for other ranks gets ``PATIENCE_SECONDS``.
+    After an error in the context, a task may wait ``PATIENCE_SECONDS`` for other ranks.
 
-    folder: folder of all checkpoints, where no draft stays; None: another rank removes drafts
-    exclude: called with the seconds that a caller of `wait` has waited
+    folder: folder of all checkpoints, where drafts are removed; None: another rank removes them
+    exclude: called with the seconds that `wait` has taken
     deadline: when a task stops waiting for other ranks
     """
 
@@ -143,9 +143,9 @@ class BackgroundWriter:
         self.submit(partial(draft.add, name, self.copy(state)))
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of ``state`` in the memory of the host, once there is room for it.
+        """Return a copy of ``state`` in host memory, once there is room for it.
 
-        A GPU copies it after its work so far and before its later work; only the thread waits.
+        A GPU makes the copy between its earlier and later work; only the thread waits for it.
         """
         if 2 * num_bytes(state) > free_bytes():
             self.wait()
@@ -187,7 +187,7 @@ class BackgroundWriter:
 
 
 def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``state`` in the memory of the host, to which a GPU may still copy."""
+    """Return a copy of ``state`` in host memory, which a GPU may still be writing."""
 
     def copy(raw: Tensor) -> Tensor:
         on_gpu = raw.device.type not in ("cpu", "meta")
@@ -197,6 +197,6 @@ def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def num_bytes(state: Mapping[str, Any]) -> int:
-    """Return the size of the memory behind all tensors of ``state``."""
+    """Return the size of the storage of all tensors in ``state``."""
     storages = [tensor.untyped_storage() for tensor in tensors_in(state)]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

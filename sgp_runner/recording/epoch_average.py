@@ -1,4 +1,4 @@
-"""The average of the models with which all workers finish one epoch."""
+"""The average of all workers' models at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class EpochAverage:
-    """Running average of the models with which ``size`` workers finish one epoch.
+    """Running average of the models of ``size`` workers at the end of an epoch.
 
     The models of ranks 2i and 2i + 1 are joined first, then pairs of pairs. The result does not
     depend on the order of arrival and is exact if all models are equal (Chan, Golub & LeVeque
     1983).
 
-    parts: arguments of `join`, by (first rank, width)
+    parts: arguments of `join`, by (first rank, number of ranks)
     metrics, weights: by rank
     num_bytes: bytes that all workers have sent up to the end of this epoch
     """

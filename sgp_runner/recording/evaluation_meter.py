@@ -1,4 +1,4 @@
-"""Real time of the evaluations of a run."""
+"""Wall-clock time of the evaluations of a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 class EvaluationMeter:
-    """Adds up the ``seconds`` of the evaluations of models in this process."""
+    """Total ``seconds`` of model evaluations in this process."""
 
     seconds = 0.0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Measure an evaluation."""
+        """Add the time of an evaluation in the context."""
         begun = time.monotonic()
         yield
         self.seconds += time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""Evaluation of models that may be equal, as those of all workers after an exact average."""
+"""Evaluation of models that may be equal, such as all workers' models after an exact average."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LatestModel:
-    """The model that was evaluated last in a simulation; an equal one is not evaluated again.
+    """Model that was evaluated last in a simulation; an equal model is not evaluated again.
 
-    parts: parameters [D] and buffers without seeds of dropout, which evaluations do not have
+    parts: parameters [D] and buffers, without the seeds of dropout, which evaluations do not use
     """
 
     clock: Literal["simulated", "wall"]
@@ -36,7 +36,7 @@ class LatestModel:
         return dict(self.metrics)
 
     def evaluate_re_estimated(self, problem: Problem, params: Tensor) -> dict[str, float]:
-        """Return the metrics of an average, of which BatchNorm's statistics are estimated."""
+        """Return the metrics of an averaged model, whose BatchNorm statistics are estimated."""
         if problem.flat.has_batch_norm:
             return problem.evaluate_re_estimated(params)
         return self.evaluate(problem, params, problem.flat.fresh_buffers())

@@ -1,4 +1,4 @@
-"""Observation of a run: records of training, and evaluations of the workers and their average.
+"""Observation of a run: training records, and evaluations of the workers and their average.
 
 Evaluation happens between two steps of a worker, takes no simulated time and does not wait for
 other workers. The average of an epoch is over the models with which the workers finished that
@@ -42,7 +42,7 @@ class Grid:
     every: int | float
 
     def before(self, amount: float, per_epoch: float) -> float:
-        """Return the last epoch within ``amount`` that may be on the grid.
+        """Return the last epoch within ``amount`` that can be on the grid.
 
         This is a whole number if ``every`` is whole, and otherwise a multiple of ``every``.
 
@@ -58,13 +58,13 @@ class Grid:
 
 
 def is_recorded(run: Run, worker: Worker) -> bool:
-    """Return whether the training record of a step that has ended is due."""
+    """Return whether the training record of a finished step is due."""
     every = run.log_every * (1 if worker.rank < worker.size else worker.size)
     return worker.steps_taken % every == 0 or worker.steps_taken == 1
 
 
 def bytes_sent(worker: Worker) -> int:
-    """Return the bytes that a node has sent so far, added up if each device has sent its part."""
+    """Return the bytes that a node has sent so far; devices that send separately are added up."""
     shapes, here = worker.shapes, worker.comm.num_bytes_sent
     if not isinstance(shapes, PartShapes):
         return here
@@ -74,11 +74,11 @@ def bytes_sent(worker: Worker) -> int:
 
 
 class Observer:
-    """Records the workers of one process under their original ranks.
+    """Recorder of the workers of one process, under their original ranks.
 
-    settle: called before something is recorded at the end of a step
+    settle: called before recording at the end of a step
     started: start of the run's command, by `time.monotonic`
-    throughput: of the worker of a real run
+    throughput: throughput of the worker in a real run
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Observer:
     ) -> None:
         """Switch to another membership, which continues from ``epoch``.
 
-        records: whether to record lost or rejoined ranks
+        records: whether to write records of lost or rejoined ranks
         """
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
@@ -130,7 +130,7 @@ class Observer:
     def resize(
         self, checkpoint: Found, saved: Mapping[str, Any], now: float, epoch: float, records: bool
     ) -> None:
-        """Begin at ``epoch`` with the checkpoint of another run, whose observer was ``saved``.
+        """Start at ``epoch`` from the checkpoint of another run, with the observer state ``saved``.
 
         records: whether to record the change
         """
@@ -159,7 +159,7 @@ class Observer:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs. Raises errors of `Recorder.position`."""
+        """Return the state that a resumed run needs. Raises the errors of `Recorder.position`."""
         position, throughput = self.recorder.position(), self.throughput
         return {
             **({} if throughput is None else {"throughput": throughput.state_dict()}),
@@ -207,7 +207,7 @@ class Observer:
         return {"kind": kind, "time_s": now, "clock": self.run.network.clock}
 
     def record_training(self, worker: Worker) -> None:
-        """Record the training state of a worker, then raise Diverged if it has diverged."""
+        """Record the training state of a worker; then raise Diverged if it has diverged."""
         now = worker.now
         worker.check_now()
         progress = worker.progress
@@ -300,7 +300,7 @@ class Observer:
 
 
 def position_in(saved: Mapping[str, Any]) -> Position:
-    """Return the position in the records at which an observer's state was ``saved``.
+    """Return the position in the records when the observer state ``saved`` was saved.
 
     Raises KeyError, TypeError or ValueError for a state that an observer cannot load.
     """
@@ -308,7 +308,7 @@ def position_in(saved: Mapping[str, Any]) -> Position:
     if not all(isinstance(saved[key], dict) for key in ("evaluated", "first_losses", "average")):
         raise TypeError("it has no evaluations")
     if not math.isfinite(saved["real_s"]) or saved["metrics_bytes"] < 0:
-        raise ValueError("it has no position in the records")
+        raise ValueError("the state has no position in the records")
     return Position(saved["metrics_bytes"], saved.get("metrics_checksum"))
 
 

@@ -34,8 +34,8 @@ OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")  # settings of the optimiz
 def pretrain(problem: Problem, experiment: Experiment, results: Path | None = None) -> None:
     """Let ``problem`` start from the pretrained model of the run, if the run has one.
 
-    The model is trained unless ``results``/pretrained has it; without ``results``, the folder of
-    the run's settings. Raises ConfigError if its training diverges, or its file is damaged, and
+    The model is trained unless it is in the folder pretrained of ``results`` or, by default, of the
+    run's results. Raises ConfigError if the training diverges or the file is damaged, and
     CannotWrite.
     """
     run = experiment.run
@@ -58,7 +58,7 @@ def pretrain(problem: Problem, experiment: Experiment, results: Path | None = No
 
 
 def key_of(experiment: Experiment, device: str) -> str:
-    """Return a hash of all that decides the pretrained model."""
+    """Return a hash of everything that determines the pretrained model."""
     import torch
 
     run = experiment.run
@@ -72,7 +72,7 @@ def key_of(experiment: Experiment, device: str) -> str:
 
 @contextmanager
 def turn_at(path: Path) -> Iterator[None]:
-    """Wait for other processes of this machine that make the same file. Raises CannotWrite."""
+    """Wait for other processes on this machine that create the same file. Raises CannotWrite."""
     waits_at = path.with_suffix(".lock")
     while True:
         try:
@@ -91,7 +91,7 @@ def turn_at(path: Path) -> Iterator[None]:
 
 
 def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:
-    """Write a model atomically, since other machines may write the same one."""
+    """Write a model atomically, because other machines may write the same file."""
     import torch
 
     if not params.isfinite().all():

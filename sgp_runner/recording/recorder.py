@@ -61,7 +61,7 @@ class Position:
     """The records of one rank up to a checkpoint.
 
     num_bytes: size of the records
-    checksum: SHA-256 of the records; None: unknown, as in checkpoints of earlier versions
+    checksum: SHA-256 of the records; None if unknown (checkpoints of earlier versions)
     """
 
     num_bytes: int = 0
@@ -99,7 +99,7 @@ class LineFile:
 
 
 class Recorder:
-    """Appends records as whole lines to the file of a process rank, then passes them to listeners.
+    """Recorder that appends whole lines to the file of a process rank, and informs listeners.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
     ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
@@ -143,7 +143,7 @@ class Recorder:
             raise RecordsLost(self.path, "was changed")
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Write one record (not a ``summary``); it is in the file when this returns.
+        """Write one record (not a ``summary``) to the file, without buffering.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value
         that JSON cannot hold, such as a tensor, and CannotWrite if the disk is full. After an
@@ -154,7 +154,7 @@ class Recorder:
             listener.write(record)
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Write the ``summary``, if there is one, and close listeners and file, once.
+        """Write the ``summary``, if any, and close listeners and file; later calls have no effect.
 
         Raises RecordsLost, before a summary is written, if `check` finds the file changed.
         """
@@ -190,7 +190,7 @@ class Recorder:
 
 
 def metrics_path(run_dir: Path, rank: int) -> Path:
-    """Return the file that process rank ``rank`` writes."""
+    """Return the path of the file that process rank ``rank`` writes."""
     return run_dir / ("metrics.jsonl" if rank == 0 else f"metrics.rank{rank}.jsonl")
 
 
@@ -198,7 +198,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the records of all ranks by ``time_s``, the summary last.
 
     Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
-    left out. Raises ValueError, naming file and line, for a damaged line elsewhere.
+    left out. Raises ValueError, with file and line, for any other damaged line.
     """
     others = sorted(
         run_dir.glob("metrics.rank*.jsonl"), key=lambda path: int(path.stem.partition("rank")[2])
@@ -214,15 +214,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def trim(path: Path, start: Position) -> None:
-    """Truncate or create a file of records. Raises ConfigError like `continued`."""
+    """Truncate or create a file of records. Raises the ConfigError of `continued`."""
     continued(path, start).file.close()
 
 
 def continued(path: Path, start: Position) -> LineFile:
     """Open a file of records to continue it at ``start``.
 
-    Raises ConfigError, and leaves the file unchanged, if its records up to ``start`` differ from
-    the records at the checkpoint.
+    If its records up to ``start`` differ from those at the checkpoint, raises ConfigError and
+    leaves the file unchanged.
     """
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | OPENING, 0o666), "r+")
@@ -238,7 +238,7 @@ def continued(path: Path, start: Position) -> LineFile:
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:
-    """Return the SHA-256 of a file up to ``start``. Raises ConfigError if it is not as saved."""
+    """Return the SHA-256 of a file up to ``start``. Raises ConfigError if the content differs."""
     checksum, left, last = hashlib.sha256(), start.num_bytes, b"\n"
     file.seek(0)
     while left and (data := file.read(min(left, MIB))):
@@ -253,7 +253,7 @@ def verified(path: Path, file: io.FileIO, start: Position) -> Any:
         )
     if start.checksum not in (None, checksum.hexdigest()) or last != b"\n":
         raise ConfigError(
-            "resume", f"{path} has other records than those that its checkpoint knows: {way_out}"
+            "resume", f"the records in {path} differ from those at the checkpoint: {way_out}"
         )
     return checksum
 
@@ -311,7 +311,7 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the record in the last line of a file; None if that line is not a record."""
+    """Return the record in the last line of a file; None if the line is not a record."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MIB))

@@ -1,4 +1,4 @@
-"""Throughput of a node in a real run: its rates between two records, and over the whole run."""
+"""Throughput of a node in a real run, between two records and over the whole run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RATES = ("samples_per_s", "tokens_per_s", "flops_per_s", "mfu", "waiting_share")
 
 @dataclass(frozen=True)
 class Amounts:
-    """The work of a node in some time.
+    """Work of a node over a period.
 
     seconds: training time, on the run's clock
-    samples: samples of the gradients that have begun
-    tokens: tokens of these samples that the loss counts; None if unknown
+    samples: samples of all started gradients
+    tokens: tokens of these samples that contribute to the loss; None if unknown
     waited: seconds spent waiting for messages
     """
 
@@ -43,14 +43,14 @@ class Amounts:
 
 @dataclass
 class Throughput:
-    """The rates of one node.
+    """Rates of one node.
 
     waited: returns the seconds that this rank has waited for messages so far
-    flops: operations for a sample, forward and backward; None if unknown
+    flops: operations per sample, forward and backward; None if unknown
     peak: operations per second of the node's devices; None if unknown
-    time_s, gradients, waited_before: the node at its last record; ``time_s`` is None if no record
-        can continue from there
-    total: of the whole run without its first step
+    time_s, gradients, waited_before: state of the node at its last record; ``time_s`` is None if
+        rates cannot continue from there
+    total: work of the whole run without the first step
     """
 
     waited: Callable[[], float] = float  # 0
@@ -64,7 +64,7 @@ class Throughput:
     def since_last_record(
         self, worker: Worker, problem: Problem, now: float
     ) -> dict[str, float | None]:
-        """Return the rates between the record before and a record at the time ``now``."""
+        """Return the rates between the previous record and a record at the time ``now``."""
         began, first, before = self.time_s, self.gradients, self.waited_before
         self.time_s, self.gradients = now, worker.progress.gradients
         self.waited_before = self.waited()
@@ -77,7 +77,7 @@ class Throughput:
         return self.rates(part)
 
     def rates(self, done: Amounts) -> dict[str, float | None]:
-        """Return the rates; None if unknown, or without a gradient."""
+        """Return the rates; None if unknown, or if there was no gradient."""
         if done.seconds <= 0 or not done.samples:
             return dict.fromkeys(RATES)
         samples_per_s = done.samples / done.seconds
@@ -92,7 +92,7 @@ class Throughput:
         }
 
     def restart(self) -> None:
-        """Begin again at the next record, because ranks were lost or came back."""
+        """Restart at the next record, because ranks were lost or rejoined."""
         self.time_s = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Throughput:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any] | None) -> None:
-        """Continue from a checkpoint; those of earlier versions have no state."""
+        """Continue from a checkpoint; checkpoints of earlier versions have no state."""
         if saved is None:
             self.restart()
             return
@@ -116,10 +116,10 @@ class Throughput:
 
 
 def amounts(problem: Problem, rank: int, gradients: Sequence[int]) -> tuple[int, int | None]:
-    """Return the samples of some gradients of a worker, and the tokens that their losses count.
+    """Return the samples of gradients of a worker, and the tokens that contribute to their losses.
 
-    Only sizes and indices of the data are read, or targets in memory. Tokens are None if the task
-    has none, or they would have to be read from files.
+    Only sizes, indices and targets in memory are read. Tokens are None if the task has none, or if
+    they are in files.
     """
     sampler, task, train = problem.sampler, problem.dataset.task, problem.dataset.train
     indices = [sampler.indices(rank, number) for number in gradients]
@@ -136,7 +136,7 @@ def amounts(problem: Problem, rank: int, gradients: Sequence[int]) -> tuple[int,
 
 
 def mean_rates(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the mean rates of ``nodes``: None if unknown for one, and {} in simulated time."""
+    """Return the mean rates of ``nodes``: None if unknown for a node, and {} in simulated time."""
     means: dict[str, float | None] = {}
     for name in RATES:
         values = [node[name] for node in nodes if name in node]

@@ -13,10 +13,10 @@ lines in between are lists:
   spent
 * ``["send", dst, tag, bytes, sent]``
 
-``call_index`` tells when the event arrived: 0 while the rank's program waited; n > 0 during its
-n-th receiving call (`recv`, `recv_any` or `poll`); -1 during an inline gradient.
-``time`` is in seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are
-in seconds of its machine's clock, since 1970.
+``call_index`` specifies when the event arrived: 0 while the rank's program waited; n > 0 during its
+n-th receiving call (`recv`, `recv_any` or `poll`); -1 during an inline gradient. ``time`` is in
+seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are in seconds of
+its machine's clock, since 1970.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Header:
     host: host of this rank
     code, torch: versions of sgp-runner and PyTorch
     threads: number of threads that compute a gradient
-    polled: whether gradients run on a separate thread, because the network needs the thread of the
-        scheduler
+    polled: whether gradients run on a separate thread because the network needs the scheduler's
+        thread
     parameters: number of parameters
     num_bytes: size of the parameters
     steps_per_epoch: steps of one node per epoch
@@ -101,7 +101,7 @@ class Footer:
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """An event that reached the rank from outside its program.
+    """Event that reached the rank from outside its program.
 
     src, tag, arrived: sender, tag and arrival time of a message
     seconds: duration of a gradient
@@ -201,7 +201,7 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
         path, header = str(path_of(directory, rank)), recording.header
         if header.run != experiment.digest:
             raise ConfigError(
-                path, "it was recorded with other settings than those of its config.yaml."
+                path, "the run was recorded with settings that differ from its config.yaml."
             )
         if (header.rank, header.ranks) != (rank, ranks):
             raise ConfigError(
@@ -211,7 +211,7 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
             )
         if header.execution != recordings[0].header.execution:
             raise ConfigError(
-                path, f"it was not recorded together with {path_of(directory, 0).name}."
+                path, f"the file was not recorded together with {path_of(directory, 0).name}."
             )
     return recordings
 
@@ -221,13 +221,13 @@ def read_recording(path: Path) -> Recording:
         *lines, last = [*read_lines(path)] or [b""]
     except FileNotFoundError:
         raise ConfigError(
-            str(path), "it is missing: every rank of a run has a recording of its own."
+            str(path), "the file is missing: every rank of a run has its own recording."
         ) from None
     except OSError as error:
-        raise ConfigError(str(path), f"it cannot be read ({error.strerror}).") from error
+        raise ConfigError(str(path), f"the file cannot be read ({error.strerror}).") from error
     except ValueError as error:
-        raise ConfigError(str(path), "it is damaged: it has a line without end.") from error
-    damaged = ConfigError(str(path), "it is damaged: its lines do not match their checksum.")
+        raise ConfigError(str(path), "the file is damaged: it has a line without end.") from error
+    damaged = ConfigError(str(path), "the file is damaged: its lines do not match their checksum.")
     header = header_of(path, lines[0] if lines else last)
     try:
         footer = (
@@ -239,7 +239,7 @@ def read_recording(path: Path) -> Recording:
         raise damaged from None
     if footer is None:
         raise ConfigError(
-            str(path), "it is incomplete: the rank was killed, or the file was truncated."
+            str(path), "the file is incomplete: the rank was killed, or the file was truncated."
         )
     if (footer.lines, footer.checksum) != (len(lines), sha256(b"".join(lines)).hexdigest()):
         raise damaged
@@ -268,7 +268,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def of_types(cls: type[T], fields: object) -> T:
-    """Return a header or footer with ``fields``. Raises TypeError for a value of a wrong type."""
+    """Return a header or footer with ``fields``. Raises TypeError for a value of the wrong type."""
     if not isinstance(fields, dict):
         raise TypeError("no names")
     part = cls(**fields)
@@ -288,7 +288,7 @@ def header_of(path: Path, line: bytes) -> Header:
     if version != FORMAT:
         raise ConfigError(
             str(path),
-            f"it has format {version}, and this version of sgp-run reads format {FORMAT}.",
+            f"the file has format {version}, but this version of sgp-run reads format {FORMAT}.",
         )
     try:
         return of_types(Header, fields)

@@ -1,11 +1,11 @@
-"""A warning about state of an algorithm that checkpoints omit.
+"""A warning about algorithm state that checkpoints omit.
 
 A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
 `Worker.state`. A local variable of the algorithm's coroutines counts as lost under two conditions:
 the bytecode reads it before assigning it, and it holds a tensor or a pending collective that is
 neither in the worker nor in its saved state. A tensor that is unchanged since the first step, such
 as a table of weights, does not count, because `run` makes it again. A copy of the initial
-parameters does count.
+parameters counts, however.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
 
 class UnsavedState:
-    """Warns once in a run if a checkpoint loses state of the algorithm.
+    """Check that warns once per run if a checkpoint loses state of the algorithm.
 
     title: title of the algorithm
     unsaved: list to which the names of the variables are added
@@ -56,7 +56,7 @@ class UnsavedState:
         self.before: dict[int, dict[int, tuple[ref[Tensor], int]]] = {}
 
     def begin(self, worker: Worker) -> None:
-        """Store which tensors exist before the first step of a worker."""
+        """Store the tensors that exist before the first step of a worker."""
         if worker.rank in self.before or not worker.has_gradients:
             return
         self.before[worker.rank] = {
@@ -87,7 +87,7 @@ class UnsavedState:
         return tensor is not None and tensor is item and tensor._version == version
 
     def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
-        """Yield each tensor or collective that a checkpoint would lose, after its variable."""
+        """Yield (variable, tensor or collective) for all state that a checkpoint would lose."""
         containers = [worker.push_sum, worker.buffers, worker.model_buffers, {**worker.state}]
         identities = {identity(item) for item in held(containers, depth=sys.maxsize)}
         for frame in self.frames(worker):
@@ -99,7 +99,7 @@ class UnsavedState:
                     )
 
     def frames(self, worker: Worker) -> Iterator[FrameType]:
-        """Yield the frames that wait for the next step, then frames of the worker's activities."""
+        """Yield the frames that wait for the next step, then those of the worker's activities."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not Worker.steps.__code__:
             frame = frame.f_back
@@ -133,7 +133,7 @@ def identity(item: Tensor | Future[Any]) -> int:
 
 
 def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
-    """Yield the tensors and collectives in a value: in its items, attributes and closure."""
+    """Yield the tensors and collectives in a value, including its items, attributes and closure."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Future):  # an activity starts again with its worker
@@ -144,7 +144,7 @@ def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
 
 
 def inside(value: Any) -> Iterable[object]:
-    """Return the closure of a function, or what a container or an object refers to."""
+    """Return the contents of a closure, container or object."""
     if inspect.isfunction(value):
         return [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
     if isinstance(value, type | ModuleType) or type(value).__module__.startswith("sgp_runner."):
@@ -167,7 +167,7 @@ def variables(frame: FrameType) -> dict[str, object]:
 def read_first(code: CodeType, offset: int) -> frozenset[str]:
     """Return the variables that code after an instruction reads before it assigns them.
 
-    Instructions count in the order in which they stand; the loop around ``offset`` begins again.
+    Instructions are followed in program order; the loop around ``offset`` starts again.
     """
     steps = list(dis.get_instructions(code))
     jumps = [step for step in steps if step.offset > offset and "JUMP_BACKWARD" in step.opname]

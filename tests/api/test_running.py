@@ -280,7 +280,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
             assert command([str(folder), *options]) == 2
             said = capsys.readouterr().err
             assert f"{key}: this run used " in said
-            assert "nothing of it is stored: call sgp_runner.run with it again." in said
+            assert "in the memory of a Python program: call sgp_runner.run with it again." in said
     assert main([*TINY.split(), "algo=Shrink"]) == 2
     assert "algo: 'Shrink' is not one of" in capsys.readouterr().err
 
@@ -293,7 +293,10 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"nodes": "four"}, "nodes: 'four' is not a whole number."),
         ({"nodes": object()}, "settings: <object .*> is not a valid value of a setting."),
         ({"algo": int}, "algo: int has no run: write async def run"),
-        ({"cluster": SGP}, "cluster: SGP cannot be a choice of cluster; a class can of algo"),
+        (
+            {"cluster": SGP},
+            "cluster: SGP cannot be a choice of cluster; a class can be a choice of algo",
+        ),
         ({"loss": math.fabs}, r"loss: applies only to data=\(train, valid\)"),
         ({"model": 3}, "model: int is not a model: give a model's name, a torch.nn.Module"),
         (

@@ -167,7 +167,8 @@ def test_without_rank_0_a_run_ends(tmp_path: Path) -> None:
     """As a real one does: its records would be gone."""
     death = "faults.events=[{what: crash, ranks: [0, 2], start: 3}]"
     with pytest.raises(
-        RankFailed, match=r"^ranks 0, 2 are lost, and with rank 0 the records of the run.$"
+        RankFailed,
+        match=r"^ranks 0, 2 are lost; the run needs rank 0, which writes the records.$",
     ):
         simulate(tmp_path, "algo=sgp", "nodes=4", "epochs=2", death)
 
@@ -204,7 +205,8 @@ def test_without_its_server_a_run_ends(tmp_path: Path) -> None:
         tmp_path, "model=mlp", "algo=gap_aware", "nodes=2", "on_failure=continue"
     ).run
     with pytest.raises(
-        RankFailed, match=r"^rank 2 is lost, and with the parameter server the model of all.$"
+        RankFailed,
+        match=r"^rank 2 is lost; the run needs the parameter server.$",
     ):
         full_membership(run).without([2], verify_calls)
     with pytest.raises(Deadlock, match="are down"):

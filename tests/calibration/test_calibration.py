@@ -327,7 +327,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
         (
             ["name=my-machine"],
             (
-                "name: 'my-machine' cannot name a choice of cluster=: use a letter, then letters, "
+                "name: 'my-machine' is not a valid name for a cluster: use a letter, then letters, "
                 "digits and _."
             ),
         ),
@@ -340,10 +340,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
         ),
         (
             ["network=sim", "model=timing_only"],
-            (
-                "model: timing_only computes nothing that could be timed: choose the model that "
-                "you train."
-            ),
+            ("model: timing_only has no computation to time: choose the model that you train."),
         ),
         (["nods=4"], "nods: there is no such setting"),
     ],

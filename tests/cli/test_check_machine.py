@@ -128,7 +128,7 @@ def test_the_screen_of_a_machine_that_has_all(
             0,
             {**VERSIONS, "driver": None},
             "FAILS GPUs none; the run needs 8 here This machine has no NVIDIA driver: "
-            "check where the run will be, with srun --gpus-per-node=8 sgp-run check ...",
+            "check the machine of the run: srun --gpus-per-node=8 sgp-run check ...",
         ),
         (
             0,
@@ -188,19 +188,19 @@ def test_a_gpu_that_another_program_uses(
         (
             {},
             "127.0.1.1",
-            "The name of this machine stands for 127.0.1.1, where others do not reach it: "
+            "This machine's host name resolves to 127.0.1.1, where others cannot reach it: "
             "export GLOO_SOCKET_IFNAME=eno1 (SGP_INTERFACE=eno1 in Slurm).",
         ),
         ({"GLOO": "eno1", "NCCL": "eno"}, "127.0.1.1", ""),
         (
             {"GLOO": "ib0"},
             "10.0.0.7",
-            "GLOO_SOCKET_IFNAME names no interface of this machine: use eno1.",
+            "GLOO_SOCKET_IFNAME is not an interface of this machine: use eno1.",
         ),
         (
             {"NCCL": "=eno"},
             "10.0.0.7",
-            "NCCL_SOCKET_IFNAME names no interface of this machine: use eno1.",
+            "NCCL_SOCKET_IFNAME is not an interface of this machine: use eno1.",
         ),
     ],
 )

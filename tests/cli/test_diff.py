@@ -60,8 +60,8 @@ def test_the_first_record_that_differs_is_named_where_the_settings_are_the_same(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "this is not the folder of a run: it has no config.yaml."),
-        ("[]", "this is not the folder of a run: its config.yaml cannot be read."),
+        (None, "not the folder of a run: it has no config.yaml."),
+        ("[]", "not the folder of a run: its config.yaml cannot be read."),
     ],
 )
 def test_a_folder_that_is_not_a_run_is_refused(

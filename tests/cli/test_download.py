@@ -68,7 +68,7 @@ def test_a_download_is_checked_and_unpacked(
         assert main(["download", "cifar10", f"url={url}"]) == 0
     assert capsys.readouterr() == (
         f"downloading {url}\ndata/cifar-10-batches-py: cifar10, complete\n"
-        "data/cifar-10-batches-py is there already\n",
+        "data/cifar-10-batches-py already exists\n",
         "",
     )
     assert ranges == ["bytes=0-"]
@@ -83,8 +83,8 @@ def test_an_interrupted_download_continues(
         command = ["download", "cifar10", "data.root=here", f"url={url}"]
         assert main(command) == 2
         assert capsys.readouterr().err == (
-            f"sgp-run: download: {url} cannot be read (the connection broke); the same command "
-            "continues, url=... names another address of the same file.\n"
+            f"sgp-run: download: cannot download {url} (the connection broke); repeat the command "
+            "to continue, or set url=... to another address of the same file.\n"
         )
         assert (Path("here") / ARCHIVE).stat().st_size == 1000
         assert not Path("here/cifar-10-batches-py").exists()
@@ -108,7 +108,7 @@ def test_an_endless_file_is_read_to_the_size_of_the_archive(
         Path, "unlink", lambda path: (written.append(path.stat().st_size), removed(path))
     )
     assert main(["download", "cifar10", "url=file:///dev/zero"]) == 2
-    assert "is not the published file (its checksum differs)" in capsys.readouterr().err
+    assert "is not the published one (its checksum differs)" in capsys.readouterr().err
     assert written == [len(archive)]
     assert os.listdir("data") == []
 

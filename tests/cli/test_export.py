@@ -138,11 +138,11 @@ def test_a_study_exports_the_arm_of_the_first_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["algo=ad_psgd"], "AD-PSGD is asynchronous, which a training loop cannot be: run it with"),
-        (["algo=ps_sgd"], "PS-SGD has a server, which a training loop cannot be: run it with sgp-"),
+        (["algo=ad_psgd"], "AD-PSGD is asynchronous, which a training loop does not support: use"),
+        (["algo=ps_sgd"], "PS-SGD has a server, which a training loop does not support: use sgp-"),
         (
             ["algo=sgp", "optim=muon"],
-            "optim=muon has no torch.optim optimizer here: make the run with",
+            "optim=muon cannot be exported to torch.optim: repeat the run with",
         ),
     ],
 )
@@ -183,7 +183,7 @@ def test_folders_and_files_that_cannot_work_are_refused(
     )
     assert refusal(tmp_path, tmp_path / "my-file.py") == (
         f"sgp-run: export: {tmp_path / 'my-file.py'} cannot be imported: "
-        "name it, for example, averaging.py.\n"
+        "rename it, for example to averaging.py.\n"
     )
     beside = tmp_path / "test_averaging.py"
     beside.write_text("mine")

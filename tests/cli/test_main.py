@@ -212,7 +212,7 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["--config-dir", "my presets", f"experiment={name}"]) == 2
         assert capsys.readouterr().err == (
-            f"sgp-run: {key}: '{line.split()[-1]}' is a choice, which a file makes in its "
+            f"sgp-run: {key}: '{line.split()[-1]}' is a choice; a file selects it in its "
             f"defaults list, with a line '{line}' under 'defaults:'.\n"
         )
     assert main(["--config-dir", "my presets", "--help"]) == 0

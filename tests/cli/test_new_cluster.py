@@ -83,24 +83,24 @@ def test_prices_of_one_cloud_hold_inside_of_it_and_to_the_internet() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("regions=b:2,c:3", "rates: rates.csv has no row from b:2 to c:3: add it, or leave the "),
-        ("regions=a:1,d:4", "rates: rates.csv has no region d:4: add it, or leave the region out."),
+        ("regions=b:2,c:3", "rates: rates.csv has no row from b:2 to c:3: add it, or omit the "),
+        ("regions=a:1,d:4", "rates: rates.csv has no region d:4: add it, or omit the region."),
         ("regions=a:1", "regions: write two or more different regions."),
         ("regions=a:1,b:2 nodes=0", "nodes: '0' is not a number of nodes per region, such as 1."),
         ("regions=a:1,b:2 node=2", "new: 'node' is not a key; write sgp-run new cluster NAME "),
         ("regions=a:1,b:2 rates=no.csv", "rates: cannot read no.csv: No such file or directory."),
         (
             "regions=a:1,b:2 rates=trips.csv",
-            "rates: trips.csv needs the columns source or src, destination or dst, mbit_per_s.",
+            "rates: trips.csv must have the columns source or src, destination or dst, mbit_per_s.",
         ),
         (
             "regions=a:1,b:2 prices=trips.csv",
-            "prices: trips.csv needs the columns source or src, destination or dst, price_per_gb "
-            "or cost.",
+            "prices: trips.csv must have the columns source or src, destination or dst, "
+            "price_per_gb or cost.",
         ),
         (
             "regions=a:1,b:2 prices=prices.csv",
-            "prices: prices.csv has no row from 2 to internet: add it, or leave the region out.",
+            "prices: prices.csv has no row from 2 to internet: add it, or omit the region.",
         ),
         (
             "regions=a:1,b:2 prices=negative.csv",
@@ -127,5 +127,5 @@ def test_a_rate_of_zero_and_a_file_that_is_there_are_refused(
     Path("rates.csv").write_text(RATES)
     Path("clouds.yaml").write_text("mine")
     assert main([*WORDS, "regions=a:1,b:2"]) == 2
-    assert capsys.readouterr().err == "sgp-run: new: there is a 'clouds.yaml' here already.\n"
+    assert capsys.readouterr().err == "sgp-run: new: 'clouds.yaml' already exists in this folder.\n"
     assert Path("clouds.yaml").read_text() == "mine"

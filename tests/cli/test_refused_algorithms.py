@@ -28,25 +28,29 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "name=a/b",
         "name",
-        "'a/b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+        "'a/b' is not a valid folder name: use up to 100 letters, digits and . , = + - _, no "
+        "slashes.",
     ),
     (
         "name=..",
         "name",
-        "'..' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+        "'..' is not a valid folder name: use up to 100 letters, digits and . , = + - _, no "
+        "slashes.",
     ),
     (
         "name=.hidden",
         "name",
         (
-            "'.hidden' cannot name a folder: use up to 100 letters, digits and . , = + - _, no "
+            "'.hidden' is not a valid folder name: use up to 100 letters, digits and . , = + - _, "
+            "no "
             "slashes."
         ),
     ),
     (
         "name='a b'",
         "name",
-        "'a b' cannot name a folder: use up to 100 letters, digits and . , = + - _, no slashes.",
+        "'a b' is not a valid folder name: use up to 100 letters, digits and . , = + - _, no "
+        "slashes.",
     ),
     (
         "name='a\\nb'",
@@ -55,12 +59,12 @@ SETTINGS: list[tuple[str, str, str]] = [
     ),
     ("name=5", "name", "5 is not text or null."),
     ("results=5", "results", "5 is not text; quote it: \"results='5'\"."),
-    ("results=null", "results", "it has no value; write results=..."),
-    ("results=''", "results", "'' cannot name a folder; the present one is results=."),
+    ("results=null", "results", "the value is missing; write results=..."),
+    ("results=''", "results", "'' is not a valid folder name; the current folder is results=."),
     (
         "results='a\\x00b'",
         "results",
-        "'a\\x00b' cannot name a folder; the present one is results=.",
+        "'a\\x00b' is not a valid folder name; the current folder is results=.",
     ),
     ("optim.lr=nan", "optim.lr", "nan must be finite."),
     ("optim.lr=inf", "optim.lr", "inf must be finite."),
@@ -197,7 +201,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "network=gloo gpus_per_node=2 on_failure=continue",
         "on_failure",
         (
-            "nodes of several devices cannot continue without a rank: use on_failure=stop, or "
+            "nodes with several devices cannot continue without a rank: use on_failure=stop, or "
             "gpus_per_node=1."
         ),
     ),
@@ -240,7 +244,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "algo.topology.seed",
         "'a' is not a whole number.",
     ),
-    ("algo.topology=edges", "algo.topology.path", "it has no value; write algo.topology.path=..."),
+    (
+        "algo.topology=edges",
+        "algo.topology.path",
+        "the value is missing; write algo.topology.path=...",
+    ),
     (
         "algo.topology=edges algo.topology.path=nowhere.txt",
         "algo.topology.path",

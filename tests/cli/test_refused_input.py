@@ -36,7 +36,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo.topology.name=edges",
         "algo.topology.path",
-        "it has no value; write algo.topology.path=...",
+        "the value is missing; write algo.topology.path=...",
     ),
     (
         "model=quadratic data.dimension=1000000000",
@@ -123,19 +123,19 @@ SETTINGS: list[tuple[str, str, str]] = [
         "1e-200 is too small: times would not be finite.",
     ),
     ("model.name=digits", "model", "'digits' is not one of conv, fairseq_transformer, "),
-    ("optim.name=null", "optim", "nothing is chosen; use one of adam, adamw, muon, sgd."),
+    ("optim.name=null", "optim", "no choice is selected; use one of adam, adamw, muon, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),
     ("faults.name=none", "faults.name", "there is no such setting. Did you mean 'name'?"),
     (
         "optim.lr=${oc.env:NOWHERE}",
         "optim.lr",
-        'it cannot be resolved: KeyError raised while resolving interpolation: "Environment',
+        "the interpolation cannot be resolved: KeyError raised while resolving interpolation: ",
     ),
     ("optim.lr=${oc.decode:x}", "optim.lr", "'x' is not a number."),
     (
         "optim.lr=${optim.lr}",
         "optim.lr",
-        "it cannot be resolved: Recursive interpolation detected.",
+        "the interpolation cannot be resolved: Recursive interpolation detected.",
     ),
     ("+secret=1", "secret", "there is no such setting. Did you mean 'seed'?"),
     ("algo=ALGO", "algo", "'ALGO' is not one of "),
@@ -181,7 +181,7 @@ def test_settings_that_cannot_work(
         (f"{LONG}=1", LONG, "there is no such setting"),
         ("results=/proc/nowhere", "results", "cannot write to /proc/nowhere/runs/"),
         ("results=file", "results", "cannot write to file/runs/"),
-        ("results='名前\x00'", "results", "cannot name a folder"),
+        ("results='名前\x00'", "results", "is not a valid folder name"),
     ],
     ids=lambda value: value[:20],
 )

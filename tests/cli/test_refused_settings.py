@@ -48,20 +48,20 @@ BAD: list[tuple[str, str, str]] = [
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is not one of a2cid2, acco"),
     ("x@cluster=laptop", "x@cluster", "there is no group 'x'; write cluster=laptop."),
-    ("~algo", "algo", "nothing is chosen; use one of a2cid2, acco"),
+    ("~algo", "algo", "no choice is selected; use one of a2cid2, acco"),
     ("model=resnet5", "model", "Did you mean 'resnet50'?"),
     ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
     (
         "++algo.topology=ring",
         "algo.topology",
-        "a choice is made without ++: write algo.topology=ring.",
+        "a choice cannot be forced with ++: write algo.topology=ring.",
     ),
     ("algo=slowmo algo.base=osgd", "algo.base", "Did you mean 'osgp'?"),
     ("optim.schedule=cosin", "optim.schedule", "Did you mean 'cosine'?"),
     ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
     ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
     *(
-        (f"{override} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
+        (f"{override} seed=1,2 -m", key, "Hydra may call only a launcher and a sweeper")
         for override, key in [
             ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
             ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),
@@ -70,21 +70,25 @@ BAD: list[tuple[str, str, str]] = [
             ("+hydra.callbacks.a={_target_:os.system}", "hydra.callbacks.a._target_"),
         ]
     ),
-    ("jobs=2", "jobs", "it is the number of runs of a sweep at a time; add -m."),
+    ("jobs=2", "jobs", "only a sweep runs several jobs at a time; add -m."),
     ("-m jobs=0 seed=1,2", "jobs", "'0' is not a number of runs, such as jobs=2."),
     ("-m jobs=1,2 seed=1,2", "jobs", "'1,2' is not a number of runs, such as jobs=2."),
-    ("algo.osgp.tau=1", "algo.osgp.tau", "it is a setting of algo=osgp, but this run has another"),
+    (
+        "algo.osgp.tau=1",
+        "algo.osgp.tau",
+        "it is a setting of algo=osgp, but this run has a different choice",
+    ),
     (
         "-m algo=sgp,ar_sgd algo.osgp.tau=1",
         "algo.osgp.tau",
-        "it is a setting of algo=osgp, but no run of this sweep has it.",
+        "it is a setting of algo=osgp, but no run of this sweep has this choice.",
     ),
     (
         "-m algo=sgp,osgp algo.osgp.taux=1",
         "algo.taux",
         "Did you mean 'algo.tau'? (Job 2 of 2: algo=osgp)",
     ),
-    ("hydra/launcher=slurm", "hydra/launcher", "it starts the runs of a sweep; add -m."),
+    ("hydra/launcher=slurm", "hydra/launcher", "this setting is for sweeps only; add -m."),
     ("nodes=abc", "nodes", "'abc' is not a whole number."),
     ("nodes=2.5", "nodes", "2.5 is not a whole number."),
     ("nodes=true", "nodes", "true is not a whole number."),
@@ -169,13 +173,17 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("download imagenet", "download", "unpack it with scripts/prepare_imagenet.sh."),
     ("download wmt16_en_de", "download", "and run scripts/prepare_wmt16.sh."),
-    ("download sounds", "download", "'sounds' is not there. There are cifar10, cifar100, fashion_"),
+    (
+        "download sounds",
+        "download",
+        "there is no data set 'sounds'. Choose one of cifar10, cifar",
+    ),
     ("download mnist url=x", "download", "write sgp-run download"),
     ("download cifar10 data.path=x", "download", "write sgp-run download"),
-    ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
+    ("download cifar", "download", "there is no data set 'cifar'. Did you mean 'cifar10'?"),
     ("data=grammar", "data", "is language. Use model=gpt"),
     *(
-        (arguments, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        (arguments, "optim.lr", "a sweep needs a finite list of values: write 0.1,0.2 or range")
         for arguments in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
     ),
     (
@@ -184,7 +192,7 @@ BAD: list[tuple[str, str, str]] = [
         "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
     ),
     ("+experiment=x", "experiment", "'x' is not one of ar_then_sgp, "),
-    ("name=../up", "name", "'../up' cannot name a folder"),
+    ("name=../up", "name", "'../up' is not a valid folder name"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1, or null."),
     (
         "checkpoint.every_minutes=-1",
@@ -207,7 +215,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "optim.lr=${nodez}",
         "optim.lr",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
     (
         "optim.schedule={_target_:os.system}",
@@ -226,26 +234,26 @@ BAD: list[tuple[str, str, str]] = [
     ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("--cfg jib", "--cfg", "'jib' is not one of job, hydra, all."),
-    ("--package=algo", "--package", "it changes what --cfg prints: add --cfg job."),
-    ("--resolve nodes=4", "--resolve", "it changes what --cfg prints: add --cfg job."),
+    ("--package=algo", "--package", "this option changes the output of --cfg: add --cfg job."),
+    ("--resolve nodes=4", "--resolve", "this option changes the output of --cfg: add --cfg job."),
     (
         "-m --cfg job nodes=2,4",
         "--cfg",
-        "it prints the settings of one run: leave --multirun out.",
+        "this option prints the settings of one run: omit --multirun.",
     ),
-    ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
+    ("--cfg job -p algo.nowhere", "--package", "the configuration has no 'algo.nowhere'."),
     (
         "--cfg job nodes=${nodez}",
         "nodes",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
     (
         "rehearsal=${nodez}",
         "rehearsal",
-        "it cannot be resolved: Interpolation key 'nodez' not found.",
+        "the interpolation cannot be resolved: Interpolation key 'nodez' not found.",
     ),
-    ("rehearsal=???", "rehearsal", "it has no value; write rehearsal=..."),
-    ("rehearsal=true", "rehearsal", "only presets that say how can be rehearsed;"),
+    ("rehearsal=???", "rehearsal", "the value is missing; write rehearsal=..."),
+    ("rehearsal=true", "rehearsal", "this preset does not support rehearsal;"),
     ("~algo.tau", "algo.tau", "there is no such setting; algo has topology."),
     ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
     ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
@@ -293,7 +301,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "-m jobs=2 hydra/launcher=slurm seed=1,2",
         "jobs",
-        "hydra/launcher starts the runs elsewhere; leave one of them out.",
+        "jobs= applies to runs on this machine; omit jobs= or hydra/launcher=.",
     ),
     ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
     ("-m nodes=2,4 results=file/below", "results", "cannot write to file/below/sweeps/"),

@@ -522,7 +522,7 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
         (
             "{ranks: [1]}",
             "faults.events[0].what",
-            "it has no value; write faults.events[0].what=...",
+            "the value is missing; write faults.events[0].what=...",
         ),
         ("3", "faults.events[0]", "3 is not a set of settings."),
     ],

@@ -97,7 +97,7 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
         ),
         (
             "algo=slowmo algo.base=sign_vote",
-            "algo.base: 'sign_vote' was removed after version 0.2: use algo=ef_sign, which keeps",
+            "algo.base: 'sign_vote' was removed after version 0.2: use algo=ef_sign, which has",
         ),
         (
             "algo=choco_sgd algo.codec=random_k",
@@ -105,12 +105,12 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
         ),
         (
             "cluster=dgx_v100_100g",
-            "cluster: 'dgx_v100_100g' was removed after version 0.2: use infiniband_100g with",
+            "cluster: 'dgx_v100_100g' was removed after version 0.2: use infiniband_100g, which ",
         ),
         (
             "faults=reorder",
-            "faults: 'reorder' was removed after version 0.2: use faults=delay "
-            "faults.delay_law=uniform, which is the same.",
+            "faults: 'reorder' was removed after version 0.2: use the equivalent faults=delay "
+            "faults.delay_law=uniform.",
         ),
         ("model=hg:gpt2", "model: 'hg:gpt2' is not one of conv, fairseq_transformer, "),
         ("model=mlp:x", "model: 'mlp:x' is not one of conv, fairseq_transformer, "),

@@ -53,7 +53,7 @@ __all__ = ["in_a_folder_of_the_user"]
         (
             ("@dataclass(frozen=True)\nclass", "class Other(Algorithm):\n    pass\n\n\nclass"),
             "algo",
-            "mine.py defines Other and Mine: a file has one class that is an algorithm.",
+            "mine.py defines Other and Mine: a file must have one class that is an algorithm.",
         ),
         (("class Mine(Algorithm):", "def nothing():"), "algo", "mine.py cannot be imported"),
         (
@@ -65,12 +65,12 @@ __all__ = ["in_a_folder_of_the_user"]
         (
             ("from dataclasses", "CONTRACT = 2\nfrom dataclasses"),
             "algo",
-            "is written for contract 2 of plug-ins, but this version of sgp-run has contract 1.",
+            "was written for contract 2 of plug-ins, but this version of sgp-run has contract 1.",
         ),
         (
             ("    def phases(self, size):", "    def check(self, nodes, optim):\n        1 / 0\n"),
             "settings",
-            "these do not go together (ZeroDivisionError: division by zero) (mine.py:24",
+            "these settings conflict (ZeroDivisionError: division by zero) (mine.py:24",
         ),
         (
             ("x -= worker.update(", "x -= worker.updated("),
@@ -106,12 +106,12 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
     [
         (
             "algo=./none.py",
-            "algo: none.py has no class that is an algorithm: it is recognised by async def "
+            "algo: none.py has no class that is an algorithm: such a class has async def "
             "run(self, worker).",
         ),
         (
             "optim.schedule=./none.py",
-            "optim.schedule: none.py cannot bring a choice of schedule, only of algo, model, ",
+            "optim.schedule: none.py cannot add a choice of schedule, only of algo, model, ",
         ),
         ("algo=./plain.py", "algo: Plain (plain.py:7): run must be async: write async def run("),
     ],
@@ -296,9 +296,9 @@ def test_data_without_samples_are_refused(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("sgp.py", "algo: algo=sgp is there already: rename the 'sgp' of sgp.py, "),
+        ("sgp.py", "algo: algo=sgp already exists: rename the 'sgp' of sgp.py, "),
         ("torch.py", "algo: torch.py cannot be imported: ImportError: the name of its module "),
-        ("my-gossip.py", "algo: 'my-gossip' cannot name a choice: rename the file"),
+        ("my-gossip.py", "algo: 'my-gossip' is not a valid name: rename the file"),
     ],
 )
 def test_a_name_that_is_taken_is_refused(
@@ -317,8 +317,8 @@ def test_a_name_that_is_read_as_a_value_is_refused(
     group, stem = "algo" if name.endswith(".py") else "cluster", name.partition(".")[0]
     assert main([f"{group}=./{name}", *TINY]) == 2
     assert capsys.readouterr().err == (
-        f"sgp-run: {group}: '{stem}' is a value and cannot name a choice: rename it, for example "
-        f"my_{stem}.\n"
+        f"sgp-run: {group}: '{stem}' is a value and not a valid name: rename it, for example "
+        f"to my_{stem}.\n"
     )
 
 

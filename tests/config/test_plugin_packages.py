@@ -75,13 +75,12 @@ def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixtur
         (
             {"mypkg/__init__.py": "CHOICES = []\n"},
             "algo=pga",
-            'CHOICES of mypkg is not {"algo": {"mine": "mypkg.mine:Mine"}} or the like.',
+            'CHOICES of mypkg must have the form {"algo": {"mine": "mypkg.mine:Mine"}}.',
         ),
         (
             {"mypkg/__init__.py": "\n"},
             "algo=pga",
-            "algo: the plug-in mypkg names no class for 'pga': add it to CHOICES of its "
-            "__init__.py.",
+            "algo: the plug-in mypkg has no class for 'pga': add it to CHOICES of its __init__.py.",
         ),
         (
             {"mypkg/__init__.py": 'CHOICES = {"algo": {"pga": "torch.nn:Linear"}}\n'},
@@ -100,7 +99,11 @@ def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixtur
             "mypkg/configs/algos/other.yaml: there is no group 'algos'; there are algo, base, ",
         ),
         ({}, "algo=pgg", "algo: 'pgg' is not one of "),
-        ({}, "--plugin other", "--plugin: 'other' is no package: neither installed nor a folder"),
+        (
+            {},
+            "--plugin other",
+            "--plugin: 'other' is not a package: neither installed nor a folder",
+        ),
     ],
 )
 def test_errors_of_a_package(

@@ -161,7 +161,7 @@ def test_a_real_run_equals_the_simulated_one_and_is_replayed(
     another_command()
     Path("deeper.py").write_text("HALF = 0.25\n")
     assert replay(command) == 2
-    assert "plugins.mine: mine.py has changed since this run: its hash" in capsys.readouterr().err
+    assert "plugins.mine: mine.py has changed since this run; its hash" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -228,6 +228,6 @@ def test_a_plug_in_that_changes_after_the_launch_is_refused(
 ) -> None:
     Path("mine.py").write_text(f"{ALGORITHM}\n\nopen('deeper.py', 'a').write('# changed')\n")
     assert main([*RUN, "network=gloo"]) == 1
-    assert "sgp-run: plugins.mine: mine.py has changed since this run: its hash was " in (
+    assert "sgp-run: plugins.mine: mine.py has changed since this run; its hash was " in (
         capfd.readouterr().err
     )

@@ -204,15 +204,15 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
     [
         (
             {"format": 2},
-            "is of another version of sgp-run, which this one cannot read: run it again.",
+            "is of another version of sgp-run, which this version cannot read: run it again.",
         ),
         (
             {"format": None},
-            "is of another version of sgp-run, which this one cannot read: run it again.",
+            "is of another version of sgp-run, which this version cannot read: run it again.",
         ),
         (
             {"data": {"_target_": "os.system"}},
-            "data: nothing is chosen; use one of cifar10, cifar100, ",
+            "data: no choice is selected; use one of cifar10, cifar100, ",
         ),
         (
             {"network": {"name": "sims"}},
@@ -220,7 +220,7 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
         ),
         (
             {"network": {"engine": "loop"}},
-            "network: nothing is chosen; use one of gloo, mpi, nccl, sim.",
+            "network: no choice is selected; use one of gloo, mpi, nccl, sim.",
         ),
         ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is not one of a2cid2, acco, accum_adam, "),
     ],
@@ -236,7 +236,7 @@ BAD: list[tuple[str, object, str, str]] = [
     ("nodes", "abc", "nodes", "'abc' is not a whole number."),
     ("nodes", 2.5, "nodes", "2.5 is not a whole number."),
     ("nodes", True, "nodes", "true is not a whole number."),
-    ("nodes", None, "nodes", "it has no value; write nodes=..."),
+    ("nodes", None, "nodes", "the value is missing; write nodes=..."),
     ("nodez", 4, "nodez", "there is no such setting. Did you mean 'nodes'?"),
     ("lr", 0.1, "lr", "there is no such setting. Did you mean 'optim.lr'?"),
     ("_partial_", True, "_partial_", "there is no such setting; a run has nodes, gpus_per_node,"),
@@ -261,7 +261,7 @@ BAD: list[tuple[str, object, str, str]] = [
         "optim.schedule",
         "steps",
         "optim.schedule",
-        "'steps' is a choice, which a file makes in its defaults list, ",
+        "'steps' is a choice; a file selects it in its defaults list, ",
     ),
     ("optim.schedule.milestones", 3, "optim.schedule.milestones", "3 is not a list such as [1,2]."),
     ("optim.schedule.milestones", [1, "x"], "optim.schedule.milestones[1]", "'x' is not a number."),
@@ -269,9 +269,14 @@ BAD: list[tuple[str, object, str, str]] = [
         "optim.schedule",
         {"warmup": 3},
         "optim.schedule",
-        "nothing is chosen; use one of constant, cosine,",
+        "no choice is selected; use one of constant, cosine,",
     ),
-    ("algo.base", None, "algo.base", "nothing is chosen; use one of ar_sgd, d_psgd, local_sgd,"),
+    (
+        "algo.base",
+        None,
+        "algo.base",
+        "no choice is selected; use one of ar_sgd, d_psgd, local_sgd,",
+    ),
     ("algo.base.tau", -1, "algo.base.tau", "-1 must be at least 0."),
     (
         "algo.base.layout",
@@ -334,7 +339,7 @@ BAD: list[tuple[str, object, str, str]] = [
         "data.name",
         "wmt16_en_de_large_batch",
         "data",
-        "'wmt16_en_de_large_batch' is a choice, which a file makes in its defaults list, ",
+        "'wmt16_en_de_large_batch' is a choice; a file selects it in its defaults list, ",
     ),
     ("faults.name", "none", "faults.name", "there is no such setting."),
     ("checkpoint", {"name": "faults"}, "checkpoint.name", "there is no such setting."),
@@ -357,6 +362,6 @@ def test_a_part_that_is_left_out_is_missed() -> None:
     without = tree()
     del without["optim"]["schedule"]
     with pytest.raises(
-        ConfigError, match=r"^optim.schedule: nothing is chosen; use one of constant, cosine"
+        ConfigError, match=r"^optim.schedule: no choice is selected; use one of constant, cosine"
     ):
         make_experiment(without)

@@ -34,7 +34,9 @@ def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[s
         capsys.readouterr().err
     )
     assert main(["model=./preset.yaml", *TINY[1:]]) == 2
-    assert "model: './preset.yaml' has only values: write model=CHOICE" in capsys.readouterr().err
+    assert (
+        "model: './preset.yaml' contains only values: write model=CHOICE" in capsys.readouterr().err
+    )
 
 
 def test_a_misspelt_key_of_a_cluster_is_named_before_values_that_are_missing(
@@ -67,7 +69,7 @@ def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
         ("name: !!timestamp 2020-01-01", "cluster.name: a date in odd.yaml is not a setting: "),
         ("[1, 2]", "cluster: odd.yaml has no settings."),
         ("{1: [", "cluster: odd.yaml cannot be read: line 2, column 1: while parsing a flow "),
-        ("name: {null: 1}", "cluster.name: 'None' in odd.yaml cannot name a setting."),
+        ("name: {null: 1}", "cluster.name: 'None' in odd.yaml is not a valid name for a setting."),
     ],
 )
 def test_values_that_no_setting_has_are_refused(

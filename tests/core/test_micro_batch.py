@@ -95,12 +95,14 @@ def test_real_ranks_and_simulated_ones_end_with_the_parameters_of_whole_batches(
     [
         (
             "micro_batch=5",
-            "micro_batch: 12 samples per device do not divide into pieces of 5: use micro_batch=4, "
+            "micro_batch: 12 samples per device do not divide into micro-batches of 5: use "
+            "micro_batch=4, "
             "or another divisor of 12.",
         ),
         (
             "micro_batch=0",
-            "micro_batch: 12 samples per device do not divide into pieces of 0: use micro_batch=1, "
+            "micro_batch: 12 samples per device do not divide into micro-batches of 0: use "
+            "micro_batch=1, "
             "or another divisor of 12.",
         ),
         (

@@ -129,7 +129,8 @@ def test_pixels_without_a_defined_white_are_refused(kind: str, what: str, tmp_pa
     Image.fromarray(numpy.full((12, 12), 7, kind)).save(tmp_path / "a.tiff")
     with pytest.raises(
         DataError,
-        match=rf"^{tmp_path}/a.tiff has {what}, whose white level is undefined: convert it to 8 bits.$",
+        match=rf"^{tmp_path}/a.tiff has {what}, whose white level is undefined: convert it to 8 "
+        "bits.$",
     ):
         decoded(tmp_path / "a.tiff")
 

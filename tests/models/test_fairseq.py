@@ -412,8 +412,8 @@ def test_different_dictionaries_are_refused(root: Path, dataset: Dataset, tmp_pa
         (
             5,
             1,
-            "data.max_tokens: a batch of 5 tokens is too small for the longest sentence: use [0-9]+ "
-            "or more.",
+            "data.max_tokens: a batch of 5 tokens is too small for the longest sentence: use "
+            "[0-9]+ or more.",
         ),
         (
             100_000,

@@ -49,7 +49,7 @@ def test_a_run_that_diverges_stops_and_keeps_its_records(
         r"rank \d diverged at step (\d+)",
         r"its (loss is [\d.e+]+, after [\d.e+]+ at the start|parameters are no longer finite)",
     )
-    hint = "there is no checkpoint from before; lower optim.lr, which is 30"
+    hint = "there is no earlier checkpoint; lower optim.lr, which is 30"
     hint += r"(, or raise optim\.schedule\.warmup_epochs)?\."
     found = re.fullmatch(rf"sgp-run: {place}: {what}; {hint}\n", error)
     assert found
@@ -78,7 +78,7 @@ def test_it_is_not_repeated_unless_asked_for(capfd: pytest.CaptureFixture[str]) 
     assert (out, again) == ("", first.rstrip("\n") + " It is not repeated (resume=never does).\n")
     assert {path.name: path.stat().st_mtime_ns for path in the_run().iterdir()} == before
     assert main([*HOPELESS, "resume=never"]) == 3
-    assert "no checkpoint from before" in capfd.readouterr().err
+    assert "no earlier checkpoint" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -92,7 +92,7 @@ def test_a_table_that_cannot_be_written_is_one_warning(
         recorder.write(train(0))
         recorder.write(train(1))
     err = capsys.readouterr().err
-    assert err.startswith("warning: CSV failed, so metrics.csv is not complete (")
+    assert err.startswith("warning: CSV failed, so metrics.csv is incomplete (")
     assert err.count("\n") == 1
 
 

@@ -233,8 +233,8 @@ def test_changed_records_are_refused_and_left_as_they_are(
     capfd.readouterr()
     assert main([*TINY, OFTEN]) == 2
     assert capfd.readouterr().err == (
-        f"sgp-run: resume: {RUN}/metrics.jsonl has other records than those that its checkpoint "
-        "knows: start over with resume=never.\n"
+        f"sgp-run: resume: the records in {RUN}/metrics.jsonl differ from those at the checkpoint: "
+        "start over with resume=never.\n"
     )
     assert (RUN / "metrics.jsonl").read_bytes() == before
     assert main([*TINY, OFTEN, "resume=never"]) == 0
@@ -260,12 +260,12 @@ def text_for_state(place: Path) -> None:
 
 
 FORGED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no file of tensors": (text_for_state, "run.pt is no file of tensors"),
+    "not a file of tensors": (text_for_state, "run.pt is not a file of tensors"),
     "no observer": (lambda place: forge(place, lambda state: state.pop("observer")), "KeyError"),
     "no events": (lambda place: forge(place, lambda state: state.pop("simulation")), "KeyError"),
     "other ranks": (
         lambda place: forge(place, lambda state: state["observer"].update(names=[0, 7])),
-        "its ranks are not those of the run",
+        "its ranks differ from those of the run",
     ),
     "a shape": (
         lambda place: forge(place, lambda state: state.update(push_sum=torch.zeros(1)), "rank1.pt"),

@@ -324,14 +324,14 @@ def test_the_mirror_can_be_made_from_the_records(
 def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sync_main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(
-        f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not the configuration of a run."
+        f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not a run configuration."
     )
     run = make_experiment(tmp_path, "model=quadratic", "nodes=2", "epochs=1")
     execute(run)
     metrics, name = run.directory / "metrics.jsonl", f"sgp-sync: {run.directory}: "
     metrics.write_text("")
     assert sync_main([str(run.directory)]) == 2
-    assert capsys.readouterr().err == f"{name}this run has no metrics yet.\n"
+    assert capsys.readouterr().err == f"{name}the run has no metrics yet.\n"
     metrics.unlink()
     metrics.mkdir()
     assert sync_main([str(run.directory)]) == 2

@@ -107,13 +107,12 @@ def test_a_replay_that_computes_something_else_says_so(
 ) -> None:
     folder = str(runs["gap_aware"].directory)
     assert main([folder]) == 0
-    assert (
-        "All ranks end with the parameters of the real run, bit for bit." in capsys.readouterr().out
-    )
+    expected = "All ranks reproduce the parameters of the real run, bit for bit."
+    assert expected in capsys.readouterr().out
     monkeypatch.setattr(gap_aware, "EMA", 0.9)
     assert main([folder]) == 1
     assert (
-        "sgp-replay: rank 0, 1, 2, 3 took the recorded decisions but ended with other parameters"
+        "rank 0, 1, 2, 3 took the recorded decisions but ended with different parameters"
         in capsys.readouterr().err
     )
     lines = [json.loads(line) for line in Path(folder, "replays.jsonl").read_text().splitlines()]
@@ -259,7 +258,7 @@ def test_the_command_says_which_time_is_simulated_and_keeps_it(
     assert main([str(directory), "--with", "algo=sgp"]) == 0
     assert capsys.readouterr().out == (
         f"{directory}: AD-PSGD took 9 s (measured)\n"
-        "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node.\n"
+        "With its compute times and message delays, SGP takes 7 s (simulated), 4 steps of a node.\n"
     )
     assert json.loads((directory / "replays.jsonl").read_text()) == {
         "kind": "retimed",
@@ -299,16 +298,16 @@ def test_what_is_no_recording_is_refused(
 
     for end in (-1, -20, whole.rindex(b"{"), whole.index(b"\n") + 1):
         zero.write_bytes(whole[:end])
-        check("it is incomplete: the rank was killed, or the file was truncated.")
+        check("the file is incomplete: the rank was killed, or the file was truncated.")
     zero.write_bytes(whole.replace(b'"message",0,1.0', b'"message",0,7.0'))
-    check("it is damaged: its lines do not match their checksum.")
+    check("the file is damaged: its lines do not match their checksum.")
     for line in ('["message",0,"soon",1,0,1.0]', '["step",[1]]', "[" * 100_000, '["step",1e999]'):
         forged = Writer(directory, header(experiment, 0))
         forged.flush()
         forged.file.append(line.encode() + b"\n")
         forged.count += 1
         forged.finish(True, torch.zeros(3), 9.0)
-        check("it is damaged: its lines do not match their checksum.")
+        check("the file is damaged: its lines do not match their checksum.")
     for text in (
         b"",
         b"\x00\xff",
@@ -325,23 +324,26 @@ def test_what_is_no_recording_is_refused(
     for damaged in (b"{]}\n", b'{"what": 1}\n', footer.replace(b'"ended": true', b'"ended": 1')):
         assert damaged != footer
         zero.write_bytes(body + damaged)
-        check("it is damaged: its lines do not match their checksum.")
+        check("the file is damaged: its lines do not match their checksum.")
     zero.unlink()
     zero.mkdir()
     assert main([str(directory)]) == 2
-    assert capsys.readouterr().err == f"sgp-replay: {zero}: it cannot be read (Is a directory).\n"
+    assert (
+        capsys.readouterr().err
+        == f"sgp-replay: {zero}: the file cannot be read (Is a directory).\n"
+    )
     zero.rmdir()
     zero.write_bytes(whole)
     rewritten(format=7)
-    check(f"it has format 7, and this version of sgp-run reads format {FORMAT}.")
+    check(f"the file has format 7, but this version of sgp-run reads format {FORMAT}.")
     rewritten(run="another")
-    check("it was recorded with other settings than those of its config.yaml.")
+    check("the run was recorded with settings that differ from its config.yaml.")
     zero.write_bytes(one.read_bytes())
     check("the file is the recording of rank 1 of 2, not of rank 0 of 2.")
     rewritten(execution="another time")
-    check("it was not recorded together with recording-0.jsonl.", one)
+    check("the file was not recorded together with recording-0.jsonl.", one)
     one.unlink()
-    check("it is missing: every rank of a run has a recording of its own.", one)
+    check("the file is missing: every rank of a run has its own recording.", one)
     zero.unlink()
     assert main([str(directory)]) == 2
     assert capsys.readouterr().err == (
@@ -349,7 +351,7 @@ def test_what_is_no_recording_is_refused(
         "record=true resume=never.\n"
     )
     assert main([str(tmp_path)]) == 2
-    assert "is not the configuration of a run." in capsys.readouterr().err
+    assert "is not a run configuration." in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"sgp-replay: {tmp_path}/none: there is no such folder.\n"
 

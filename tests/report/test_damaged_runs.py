@@ -89,7 +89,7 @@ MERGES = "a0: &a0 {k: v}\n" + "".join(
 DEEP = "[" * 100_000
 EVAL = '{"kind": "eval", "time_s": %s, "epoch": %s, "rank": %s, "accuracy": %s}'
 DAMAGE: dict[str, tuple[Damage, str]] = {
-    "an unknown clock": (edit("summary.json", clock="sundial"), "has what no run has: clock"),
+    "an unknown clock": (edit("summary.json", clock="sundial"), "has invalid values: clock"),
     "nodes in words": (edit("summary.json", nodes="two"), "nodes 'two'"),
     "too many nodes": (edit("summary.json", nodes=10**9), "nodes 1000000000"),
     "digits without end": (
@@ -119,12 +119,12 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a number for a record": (line("1"), "line 1: not a JSON object"),
     "a record of no kind": (line('{"time_s": 1}'), "it has no kind"),
     "infinity": (line(EVAL % ("1e999", 1, 0, 0.5)), "1e999 is not finite"),
-    "an epoch in words": (line(EVAL % (1, '"one"', 0, 0.5)), "the epoch 'one'"),
-    "a rank that is a list": (line(EVAL % (1, 1, "[0]", 0.5)), "the rank [0]"),
-    "an accuracy in words": (line(EVAL % (1, 1, 0, '"good"')), "the accuracy 'good'"),
+    "an epoch in words": (line(EVAL % (1, '"one"', 0, 0.5)), "an invalid epoch: 'one'"),
+    "a rank that is a list": (line(EVAL % (1, 1, "[0]", 0.5)), "an invalid rank: [0]"),
+    "an accuracy in words": (line(EVAL % (1, 1, 0, '"good"')), "an invalid accuracy: 'good'"),
     "a distance in words": (
         line('{"kind": "average", "time_s": 1, "epoch": 1, "consensus_distance": "far"}'),
-        "the consensus_distance 'far'",
+        "an invalid consensus_distance: 'far'",
     ),
     "a line without end": (text("metrics.jsonl", b"\0" * 2_000_000), "longer than 1048576 bytes"),
     "records without end": (lambda folder: os.truncate(folder / "metrics.jsonl", 2**40), "MiB"),
@@ -145,14 +145,14 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a bomb of merges": (setting(MERGES), "its config.yaml cannot be read"),
     "code in settings": (setting("x: !!python/object/apply:os.system [ls]"), "cannot be read"),
     "a long setting": (setting(f"x: 1{'0' * 400}"), "its config.yaml cannot be read"),
-    "settings without names": (setting("1: 2"), "names of settings that are no text"),
-    "mixed names": (setting("x: {1: 2, a: 3}"), "no text, x,"),
+    "settings without names": (setting("1: 2"), "names of settings that are not text"),
+    "mixed names": (setting("x: {1: 2, a: 3}"), "not text, x,"),
     "a date": (setting("x: 2026-01-31"), "a value that no setting has, x,"),
     "a cluster in a word": (setting("cluster: x"), "'x' for the settings of cluster."),
     "a cluster in a list": (setting("cluster: [1]"), "[1] for the settings of cluster."),
     "no cluster": (setting("cluster: null"), "None for the settings of cluster."),
     "an optimizer in a number": (setting("optim: 3"), "3 for the settings of optim."),
-    "a batch in words": (setting("batch_size: many"), "no batch_size that is a number"),
+    "a batch in words": (setting("batch_size: many"), "batch_size in its config.yaml is not a num"),
     "a pipe for settings": (instead("config.yaml", os.mkfifo), "its config.yaml cannot be read"),
     "zeros for settings": (
         instead("config.yaml", lambda path: path.symlink_to(ZERO)),

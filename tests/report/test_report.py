@@ -370,7 +370,7 @@ def test_without_matplotlib_a_report_has_no_pictures_and_no_links_to_them(
         write_report([tmp_path / "runs"], tmp_path / "report")
     assert 'href="plots/' not in page.read_text() and not list(page.parent.glob("plots/*"))
     assert capsys.readouterr().out == (
-        "Plots are in the page alone; as pictures: pip install 'sgp-runner[report]'.\n"
+        "Plots are only in the page; to get image files: pip install 'sgp-runner[report]'.\n"
     )
 
 
@@ -506,7 +506,7 @@ def test_a_target_may_be_a_percentage() -> None:
         *(
             (
                 ["runs", "--target", word],
-                f"sgp-report: argument --target: '{word}' is no quality: "
+                f"sgp-report: argument --target: '{word}' is not a quality: "
                 "write 0.95, 95% or 27.3.\n",
             )
             for word in ("x", "-1", "%", "x%", "0%", "nan%")
@@ -514,7 +514,7 @@ def test_a_target_may_be_a_percentage() -> None:
         *(
             (
                 ["runs", "--target", word],
-                "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as "
+                "sgp-report: --target: an accuracy is between 0 and 1, not 90: write 90 % as "
                 "--target 0.9.\n",
             )
             for word in ("9000%", "90")

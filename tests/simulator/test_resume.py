@@ -549,7 +549,7 @@ def test_a_checkpoint_cannot_run_code(
     assert execute(experiment) is not None
     assert capsys.readouterr().err == (
         f"warning: the checkpoint {place} is not used: it does not fit this run "
-        "(run.pt is no data of sgp-run).\n"
+        "(run.pt does not contain data of sgp-run).\n"
     )
     assert not (tmp_path / "harm").exists()
 

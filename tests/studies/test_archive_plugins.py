@@ -117,15 +117,15 @@ def test_a_file_that_an_archive_names_does_not_run(
     main(command)
     assert not Path("imported").exists()
     assert (
-        "the archive names the file './mine.py', and files that it names are not opened: read it, "
-        "and name your copy with --plugin ./mine.py." in capsys.readouterr().err
+        "the archive refers to the file './mine.py', but such files are not opened: check it, "
+        "and pass your copy with --plugin ./mine.py." in capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("cluster=./lab.yaml", "the archive names the file './lab.yaml', and files that it names"),
+        ("cluster=./lab.yaml", "the archive refers to the file './lab.yaml', but such files"),
         ("hydra.searchpath=[/tmp]", "hydra.searchpath: an archive cannot set Hydra's own settings"),
     ],
 )

@@ -197,7 +197,7 @@ def test_rows_without_an_option_are_refused_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
-        "study: audit takes its rows as --rows=slowmo_sgp.\n",
+        "study: write the rows of the audit as --rows=slowmo_sgp.\n",
         "",
     )
 

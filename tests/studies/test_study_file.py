@@ -187,7 +187,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
         ),
         (
             {"nodes": "2,4"},
-            "nodes: several values make a sweep, and this is one run. (arm SGP)",
+            "nodes: several values make a sweep; pass one value for a single run. (arm SGP)",
         ),
     ],
 )
@@ -344,7 +344,8 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
         ("merge one", "merge: give at least two archives, then the new study."),
         (
             "list.yaml --bogus",
-            "--bogus: sgp-run study lacks this option here; sgp-run study --help lists all.",
+            "--bogus: this form of sgp-run study has no such option; sgp-run study --help lists "
+            "all.",
         ),
         ("list.yaml", "study: list has no keys such as question: and arms:."),
         (
@@ -353,7 +354,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
             "not find expected ',' or ']'.",
         ),
         (".", "study: . cannot be read: Is a directory."),
-        ("claims/02 --hours=2", "--hours: it plans a study: write --dry-run too."),
+        ("claims/02 --hours=2", "--hours: this option plans a study: add --dry-run."),
         (
             "claims/02 --dry-run --hours=0",
             "--hours: '0' is not a number of hours, such as 2 or 0.5.",

@@ -30,7 +30,7 @@ SAVES = {
     "SIGINT": f"\n{STOPPING}\nsgp-run: interrupted",
 }
 UNSAVED = "There is no checkpoint yet to resume from."
-INTERRUPTED = "interrupted before the end; what was recorded is in results/runs/run"
+INTERRUPTED = "interrupted before the end; its records are in results/runs/run"
 STOPPED = f"stopped by SIGUSR2. {UNSAVED}"
 
 

@@ -141,7 +141,7 @@ def test_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
             "'offlin' is not one of online, offline, disabled, shared, run, dryrun. "
             "Did you mean 'offline'?",
         ),
-        ("WANDB_BASE_URL", "wandb.ai", "'wandb.ai' is no address: write https://HOST."),
+        ("WANDB_BASE_URL", "wandb.ai", "'wandb.ai' is not an address: write https://HOST."),
     ],
 )
 @pytest.mark.usefixtures("in_an_empty_folder")

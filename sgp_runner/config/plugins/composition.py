@@ -1,4 +1,4 @@
-"""Nodes for Hydra: the contents of choices that have no YAML file in a package."""
+"""Hydra nodes: the contents of choices that have no YAML file in a package."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def check_plain(value: object, key: str, where: str) -> None:
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str | int | float):
-                raise ConfigError(key or where, f"'{name}' in {where} cannot name a setting.")
+                raise ConfigError(
+                    key or where, f"'{name}' in {where} is not a valid name for a setting."
+                )
             check_plain(inner, f"{key}.{name}" if key else str(name), where)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
@@ -74,7 +76,7 @@ def check_plain(value: object, key: str, where: str) -> None:
 
 
 def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
-    """Return the node of a choice without a YAML file; the fields of ``cls`` define its parts."""
+    """Return the node of a choice without a YAML file; the fields of ``cls`` define the parts."""
     parts, values = [], {}
     for field in dataclasses.fields(cls):
         inner = choices.group_of(f"{group}.{field.name}")
@@ -100,7 +102,7 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
-    """Return the default of a field as a value of YAML."""
+    """Return the default of a field as a YAML value."""
     value = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )

@@ -46,12 +46,14 @@ def bring(group: str, cls: type[Any]) -> str:
     group, name = "algo" if group == "base" else group, cls.__name__
     if group not in INTERFACES:
         kinds = ", ".join(INTERFACES)
-        raise ConfigError(group, f"{name} cannot be a choice of {group}; a class can of {kinds}.")
+        raise ConfigError(
+            group, f"{name} cannot be a choice of {group}; a class can be a choice of {kinds}."
+        )
     check_class(cls, group)
     extension = choices.EXTENSIONS.get((group, name))
     if isinstance(extension, InMemory) and extension.cls is cls:
         return name
     if name in choices.groups()[group]:
-        raise ConfigError(group, f"{group}={name} is there already: rename the class.")
+        raise ConfigError(group, f"{group}={name} already exists: rename the class.")
     choices.extend(InMemory(name, cls, PYTHON + code_hash(cls)), [(group, name)])
     return name

@@ -29,7 +29,7 @@ class Code:
 
     folder: folder to which recorded paths are relative
     modules: the file of each module, by full name
-    others: other hashed files, such as compiled modules
+    others: further hashed files, such as compiled modules
     """
 
     folder: Path
@@ -107,7 +107,7 @@ def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 class Source(SourceFileLoader):
-    """Loader that runs the bytes that were hashed."""
+    """Loader that runs the hashed bytes."""
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
@@ -118,7 +118,7 @@ class Source(SourceFileLoader):
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules of plug-ins."""
+    """Finder for the modules of plug-ins."""
 
     def __init__(self) -> None:
         self.modules: dict[str, Path] = {}
@@ -126,7 +126,7 @@ class Finder(MetaPathFinder):
         self.of_plugin: dict[str, Code] = {}
 
     def add(self, plugin: str, code: Code) -> None:
-        """Make the modules of ``code`` importable.
+        """Make the modules in ``code`` importable.
 
         Raises ImportError if a module of this name comes from another file.
         """
@@ -144,7 +144,7 @@ class Finder(MetaPathFinder):
         FILES.update(map(str, code.contents))
 
     def remove(self, plugin: str) -> None:
-        """Undo `add`, and forget the modules."""
+        """Undo `add`, and remove the modules."""
         if plugin in self.of_plugin:
             code = self.of_plugin.pop(plugin)
             FILES.difference_update(map(str, code.contents))

@@ -19,7 +19,7 @@ from sgp_runner.utils.user_code import nearby
 
 @dataclass(frozen=True)
 class Interface:
-    """The members that user-defined classes of one kind must have.
+    """Members that user-defined classes of one kind must have.
 
     kind: the kind of class, in words
     needs: required member -> example of its code; the first member identifies the kind
@@ -78,7 +78,7 @@ INTERFACES = {
 
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
-    """Return (group, choice) -> class for each kind of which a file has exactly one class."""
+    """Return (group, choice) -> class for each kind with exactly one class in the file."""
     by_group = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]
@@ -88,7 +88,7 @@ def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
 
 
 def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
-    """Return the classes of one kind that a file defines, except base classes of the others."""
+    """Return the classes of one kind that a file defines, without base classes of other ones."""
     local = [
         cls
         for cls in vars(module).values()
@@ -106,16 +106,16 @@ def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigErr
     interface = INTERFACES.get(group)
     if interface is None:
         kinds = ", ".join(INTERFACES)
-        return ConfigError(key, f"{source} cannot bring a choice of {group}, only of {kinds}.")
+        return ConfigError(key, f"{source} cannot add a choice of {group}, only of {kinds}.")
     classes = candidates(module, interface)
     if classes:
         names = " and ".join(cls.__name__ for cls in classes)
         return ConfigError(
-            key, f"{source} defines {names}: a file has one class that is {interface.kind}."
+            key, f"{source} defines {names}: a file must have one class that is {interface.kind}."
         )
     mark = next(iter(interface.needs.values()))
     return ConfigError(
-        key, f"{source} has no class that is {interface.kind}: it is recognised by {mark}."
+        key, f"{source} has no class that is {interface.kind}: such a class has {mark}."
     )
 
 

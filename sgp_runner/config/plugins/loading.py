@@ -28,8 +28,7 @@ OPTION = "--plugin"
 KEY = "plugins"  # in a stored configuration; absent if there are none
 PYTHON = "python:"  # begins the hash of a class that was given in Python
 IN_MEMORY_HINT = (
-    "which a Python program had in its memory, and nothing of it is stored: "
-    "call sgp_runner.run with it again."
+    "which existed only in the memory of a Python program: call sgp_runner.run with it again."
 )
 NO_NAMES = ("null", "true", "false", "nan", "inf")  # Hydra reads these as values
 VALUES = ("cluster", "faults", "experiment")  # groups with choices that are values only
@@ -40,7 +39,7 @@ class Plugin:
     """A plug-in; its code is read and imported at the first use.
 
     source: name or absolute path of the plug-in, as on a command line
-    find: maps the imported module to (group, choice) -> class, or its path ``module:Class``
+    find: returns (group, choice) -> class, or its path ``module:Class``, for the imported module
     configs: folder of the YAML files, with a subfolder per group
     """
 
@@ -73,7 +72,7 @@ class Plugin:
         if contract != CONTRACT:
             raise ConfigError(
                 OPTION,
-                f"{self.source} is written for contract {contract} of plug-ins, but this version "
+                f"{self.source} was written for contract {contract} of plug-ins, but this version "
                 f"of sgp-run has contract {CONTRACT}.",
             )
         return module
@@ -182,7 +181,7 @@ def choice_in(source: str, group: str, key: str) -> str:
         return plugin.name
     if group not in VALUES:
         raise ConfigError(
-            key, f"'{source}' has only values: write {key}=CHOICE, and its values after it."
+            key, f"'{source}' contains only values: write {key}=CHOICE, followed by the values."
         )
     check_file(source, key)
     values = Values(Path(source).stem, os.path.abspath(source))
@@ -232,7 +231,7 @@ def check_name(name: str, key: str) -> None:
     """Raise ConfigError if Hydra would read the ``name`` of a choice as a value, such as null."""
     if name.lower() in NO_NAMES:
         raise ConfigError(
-            key, f"'{name}' is a value and cannot name a choice: rename it, for example my_{name}."
+            key, f"'{name}' is a value and not a valid name: rename it, for example to my_{name}."
         )
 
 
@@ -241,13 +240,13 @@ def check_free(group: str, name: str, source: str, key: str) -> None:
     if name in choices.groups()[group]:
         raise ConfigError(
             key,
-            f"{group}={name} is there already: rename the '{name}' of {nearby(source)}, "
+            f"{group}={name} already exists: rename the '{name}' of {nearby(source)}, "
             f"for example my_{name}.",
         )
 
 
 def forget() -> None:
-    """Forget all plug-ins; afterwards none is loaded, as in a new process."""
+    """Unload all plug-ins, as in a new process."""
     for name in LOADED:
         FINDER.remove(name)
     LOADED.clear()
@@ -260,7 +259,7 @@ def check_file(source: str, key: str) -> None:
     if not re.fullmatch(r"[A-Za-z]\w*", Path(source).stem):
         raise ConfigError(
             key,
-            f"'{Path(source).stem}' cannot name a choice: rename the file, with a letter, then "
+            f"'{Path(source).stem}' is not a valid name: rename the file; use a letter, then "
             "letters, digits and _.",
         )
 
@@ -281,7 +280,7 @@ def package_plugin(source: str) -> Plugin:
     if not (folder / "__init__.py").is_file():
         raise ConfigError(
             OPTION,
-            f"'{name}' is no package: neither installed nor a folder with an __init__.py.",
+            f"'{name}' is not a package: neither installed nor a folder with an __init__.py.",
         )
     return Plugin(
         name,
@@ -333,8 +332,8 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
     ):
         raise ConfigError(
             OPTION,
-            f"CHOICES of {module.__name__} is not "
-            '{"algo": {"mine": "mypkg.mine:Mine"}} or the like.',
+            f"CHOICES of {module.__name__} must have the form "
+            '{"algo": {"mine": "mypkg.mine:Mine"}}.',
         )
     return {
         (group, choice): str(name)
@@ -346,7 +345,7 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
 def check_stored(stored: object) -> None:
     """Raise ConfigError unless the plug-ins of a stored run are loaded and have not changed."""
     if not isinstance(stored, Mapping):
-        raise ConfigError(KEY, "it is not a mapping of names and hashes.")
+        raise ConfigError(KEY, "the value is not a mapping of names to hashes.")
     if stored:
         discover()
     for name, hash_there in stored.items():
@@ -358,13 +357,13 @@ def check_stored(stored: object) -> None:
         if plugin is None:
             raise ConfigError(
                 KEY,
-                f"this run needs the plug-in '{name}', and nothing that is stored is imported: "
-                f"name it again, for example {OPTION} ./{name}.py.",
+                f"this run needs the plug-in '{name}', and stored paths are never imported: "
+                f"pass it again, for example {OPTION} ./{name}.py.",
             )
         if plugin.hash != hash_there:
             raise ConfigError(
                 f"{KEY}.{name}",
-                f"{nearby(plugin.source)} has changed since this run: its hash was "
+                f"{nearby(plugin.source)} has changed since this run; its hash was "
                 f"{str(hash_there)[:12]} and is {plugin.hash[:12]}; "
                 "restore it, or start another run.",
             )

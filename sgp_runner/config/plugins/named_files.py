@@ -1,7 +1,7 @@
-"""Settings that somebody else wrote, such as those in the archive of a study.
+"""Settings written by someone else, such as those in the archive of a study.
 
-Their author may name any file of this machine, so a file in them is not opened. The user names his
-own file instead. A plug-in is imported only if its hash is the recorded one.
+These may refer to any file of this machine, so their files are not opened. The user passes copies
+of the files instead. A plug-in is imported only if its hash is the recorded one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sgp_runner.utils.user_code import nearby
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """The files that a user named for the settings of an archive.
+    """The files that a user passed for the settings of an archive.
 
     files: paths, as on a command line
-    hashes: of each plug-in, the hashes with which the runs of the archive were made
+    hashes: for each plug-in, the hashes that the runs of the archive recorded
     """
 
     files: Sequence[str]
@@ -31,8 +31,8 @@ class NamedFiles:
     def local(self, overrides: Iterable[str]) -> tuple[str, ...]:
         """Return the overrides with the user's files instead of the files of the archive.
 
-        Raises ConfigError for a file that the user did not name, or that has another hash, and for
-        settings of Hydra, which can add folders with choices.
+        Raises ConfigError for a file that the user did not pass, or that has a different hash, and
+        for settings of Hydra, which can add folders with choices.
         """
         overrides = tuple(overrides)
         for override in overrides:
@@ -49,12 +49,12 @@ class NamedFiles:
         if file is None:
             raise ConfigError(
                 key,
-                f"the archive names the file '{source}', and files that it names are not opened: "
-                f"read it, and name your copy with {OPTION} ./{name}.",
+                f"the archive refers to the file '{source}', but such files are not opened: "
+                f"check it, and pass your copy with {OPTION} ./{name}.",
             )
         path = os.path.abspath(os.path.expanduser(file))
         if re.search(r"[,()\[\]'\"]", path):
-            raise ConfigError(OPTION, f"'{path}' has one of , ( ) [ ] ' \" in it: rename it.")
+            raise ConfigError(OPTION, f"'{path}' contains one of , ( ) [ ] ' \": rename it.")
         if path.endswith(".py"):
             load(path, self.check)
         return path

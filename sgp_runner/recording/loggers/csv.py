@@ -20,7 +20,7 @@ FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
 
 @dataclass(frozen=True)
 class Csv:
-    """Writes ``metrics.jsonl`` as a table; a cell is empty if its record lacks the field."""
+    """Writes ``metrics.jsonl`` as a table; the cell of a missing field is empty."""
 
     copied: ClassVar[str] = "metrics.csv"
 
@@ -53,15 +53,15 @@ class CsvTable:
             self.attempt(lambda: self.add(record))
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Do nothing: every row is in the file already."""
+        """Do nothing, because every row is already in the file."""
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """Call ``work``, which changes the table; if it fails, warn and stop writing the table."""
+        """Call ``work``, which changes the table; if it fails, warn and stop writing."""
         try:
             work()
         except (CannotWrite, OSError, ValueError) as error:
             self.failed = True
-            logger.warning(f"CSV failed, so metrics.csv is not complete ({first_line(error)})")
+            logger.warning(f"CSV failed, so metrics.csv is incomplete ({first_line(error)})")
 
     def add(self, record: Mapping[str, object]) -> None:
         if record.keys() <= set(self.columns):

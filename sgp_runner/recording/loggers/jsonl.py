@@ -1,4 +1,4 @@
-"""``logger=none``, also called ``jsonl``: the metrics are only in ``metrics.jsonl`` of the run."""
+"""``logger=none``, also called ``jsonl``: the metrics are only in the run's ``metrics.jsonl``."""
 
 from __future__ import annotations
 

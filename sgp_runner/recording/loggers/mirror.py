@@ -1,4 +1,4 @@
-"""Mirror: a copy of a run's metrics elsewhere, made on a separate thread.
+"""Mirror: a copy of a run's metrics at another destination, made on a separate thread.
 
 A failing mirror never stops training: its error becomes one line on stderr, and the run continues
 with ``metrics.jsonl`` alone. Training never waits for the destination; only the end of the run
@@ -37,7 +37,7 @@ Row = tuple[int, Mapping[str, float]]  # line of metrics.jsonl, from 0, and the 
 
 
 class Destination(Protocol):
-    """The copy that a mirror makes. Its methods may raise any exception.
+    """A destination of a mirror. Its methods may raise any exception.
 
     first: the first line of ``metrics.jsonl`` that is not in the copy
     """
@@ -46,19 +46,19 @@ class Destination(Protocol):
     def first(self) -> int: ...
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Add rows, which come in order."""
+        """Add rows, which arrive in order."""
 
     def finish(self, summary: Mapping[str, object] | None) -> str:
         """Close the copy and return a sentence with its location."""
 
 
 class Mirror:
-    """Copies the numbers of rank 0 and of the averaged model, until the first failure.
+    """Copies the metrics of rank 0 and of the averaged model, until the first failure.
 
     title: name of the destination in messages
-    start: opens the destination on the mirror's thread; returns None after a failure and a warning
-    first_step: number of lines in the metrics file before this run; if the destination lacks some
-        of them, they are read from the file
+    start: opens the destination on the mirror's thread; warns and returns None after a failure
+    first_step: number of lines in the metrics file before this run; lines that the destination
+        lacks are read from the file
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Mirror:
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a record by ``<kind>/<field>``, and ``time_s``; empty for ranks > 0.
+    """Return a record's numbers under ``<kind>/<field>``, and ``time_s``; empty for ranks > 0.
 
     The accuracies over the workers are in the ``average`` record, but are named ``eval/<field>``.
     """
@@ -164,7 +164,7 @@ def exact(value: object) -> float | None:
 
 
 def final(summary: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a summary by ``final/<field>``."""
+    """Return the numbers of a summary under ``final/<field>``."""
     return {
         f"final/{key}": value
         for key, entry in summary.items()
@@ -173,7 +173,7 @@ def final(summary: Mapping[str, object]) -> dict[str, float]:
 
 
 def training_step(row: Mapping[str, float], before: int) -> int:
-    """Return the training step of a row; ``before`` if the row has no step."""
+    """Return the training step of a row, or ``before`` if the row has no step."""
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
@@ -205,7 +205,7 @@ def check_installed(name: str, *modules: str) -> None:
 
 
 def stored_id(path: Path, new: bool) -> str:
-    """Return the id in the file ``path``; write a new id there for a run that starts over."""
+    """Return the id in the file ``path``; for a run that starts over, write a new id first."""
     if new or not path.exists():
         path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
     return read_text(path).strip()

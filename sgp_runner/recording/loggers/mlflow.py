@@ -38,7 +38,7 @@ PARAMS, LONGEST = 100, 6000  # settings of a request, and characters of one
 class Mlflow:
     """Logs to MLflow; needs ``pip install 'sgp-runner[mlflow]'``.
 
-    uri: the tracking server or database; null: MLFLOW_TRACKING_URI, else results/mlflow.db
+    uri: the tracking server or database; null: MLFLOW_TRACKING_URI, or else results/mlflow.db
     experiment: the MLflow experiment
     """
 

@@ -68,14 +68,14 @@ class Wandb:
             raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
 
     def check_installed(self) -> None:
-        """Raise ConfigError if a variable of W&B cannot work; its package is always installed."""
+        """Raise ConfigError if an environment variable of W&B is invalid."""
         mode, server = (os.environ.get(f"WANDB_{name}", "") for name in ("MODE", "BASE_URL"))
         if mode and mode not in THEIR_MODES:
             choices = f"{', '.join(THEIR_MODES)}.{nearest(mode, THEIR_MODES)}"
             raise ConfigError("WANDB_MODE", f"'{mode}' is not one of {choices}")
         if server and not re.match("https?://[^/]", server):
             raise ConfigError(
-                "WANDB_BASE_URL", f"'{redacted(server)}' is no address: write https://HOST."
+                "WANDB_BASE_URL", f"'{redacted(server)}' is not an address: write https://HOST."
             )
 
     def open(
@@ -175,7 +175,7 @@ class WandbRun:
     The W&B step is the line number in ``metrics.jsonl``, so that a resumed run continues at the
     right step.
 
-    asked: whether a message names an offline copy
+    asked: whether a message mentions an offline copy
     """
 
     run: Run

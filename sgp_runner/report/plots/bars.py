@@ -75,7 +75,7 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
         file_name("fastest", first.task, first.clock),
         f"fastest to {first.target.text} on each network · {first.task}",
         f"The target is {first.target.rule}. The fastest setting on each network, and the one that "
-        "its speed-up is over; lines: from the fastest seed to the slowest.",
+        "its speed-up is relative to; lines: from the fastest seed to the slowest.",
         axis_over(f"{clock} in {unit}", [row.time / size for pair in pairs for row in pair]),
         series,
         names_of_rows,
@@ -94,7 +94,7 @@ def network(ranking: Ranking) -> str:
 
 
 def ends_of(ranking: Ranking) -> list[Row]:
-    """Return the fastest row and, if its speed-up is over another row, that row."""
+    """Return the fastest row and the row that its speed-up is relative to, if another."""
     first = ranking.rows[0]
     others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
     return [first, *[row for row in others if row.setting.nodes == first.setting.nodes][:1]]
@@ -209,7 +209,7 @@ def several_seeds(settings: Sequence[RunGroup]) -> bool:
 def spread_of(
     settings: Sequence[RunGroup], seeds: str = "from the lowest seed to the highest"
 ) -> str:
-    """Describe the spread over ``seeds`` or, for a range of rates, over the rates too."""
+    """Describe the spread over ``seeds`` and, for a range of link rates, over the rates."""
     if any(setting.ranged for setting in settings):
         return "from the highest rate of the links to the lowest, and over the seeds"
     return seeds
@@ -226,7 +226,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
 
 
 def table_of(row: str) -> str:
-    """Return the first words of a row's name, which all rows of its table share."""
+    """Return the prefix of a row's name that all rows of its table share."""
     return "_".join(row.split("_")[: 2 if row.startswith("slowmo") else 1])
 
 
@@ -255,7 +255,7 @@ def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) ->
         file_name("published", metric, table, *([str(part + 1)] if part else [])),
         f"{what}, published beside ours · rows {table}_…",
         f"Star: published; {'; '.join(keys)}. Bars: from our lowest seed to our highest. At the "
-        "right: ours, and by how much it is off.",
+        "right: ours, and the error.",
         Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True),
         series,
         rows,
@@ -271,7 +271,7 @@ def rows_of(
 ) -> tuple[list[str], list[Series]]:
     """Return a row name and a series for each setting.
 
-    ranges: mean, lowest and highest value of each setting; equal ones have no line
+    ranges: mean, lowest and highest value of each setting; no line is drawn if they are equal
     texts: details of each setting, shown on hover
     """
     look = StyleMap(settings)

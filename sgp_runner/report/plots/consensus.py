@@ -9,7 +9,7 @@ from sgp_runner.report.plots.style import StyleMap, select_lines, ticks_between
 from sgp_runner.report.rank.ranking import Ranking
 from sgp_runner.report.read.naming import CLOCK, file_name, kinds, names, on_cluster, time_unit
 
-NOTE = "Mean over the seeds. A logarithmic axis has no place for equal models, at distance 0."
+NOTE = "Mean over the seeds. A logarithmic axis cannot show equal models, at distance 0."
 
 
 def consensus(ranking: Ranking) -> Iterator[Plot]:

@@ -2,8 +2,8 @@
 
 Hue and marker shape show the algorithm; shade and dash show its settings and the number of nodes.
 The fill of a marker shows the kind of result: full for real runs, hollow for runs that train in
-simulated time, hollow with a dot for timing only. Stars are published figures. The names of the
-lines are at the right edge and do not overlap.
+simulated time, hollow with a dot for timing only. Stars are published figures. Line labels are at
+the right edge and do not overlap.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Series:
-    """The points that one line joins, or that share one kind of marker.
+    """Points joined by one line, or sharing one kind of marker.
 
     x, y: for each point, a number or the name of a category
     low, high: range over the seeds at each point; ``Plot.spread`` is its direction
     texts: details of each point, shown on hover
-    fastest: the least x of each point, if x is a time at a range of rates; the band reaches there
+    fastest: the least x of each point, which bounds the band, if x is a time at a range of rates
     """
 
     name: str
@@ -128,12 +128,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Label:
-    """A text at the right edge that names a line or a row.
+    """Text at the right edge that labels a line or a row.
 
     text: lines without markup
     colour: colour of the line; None: the colour of the text
     x, y: end of the line; for a row, y is the category, and x the end of its bar or None
-    height: height of the middle of the text, from 0 to 1; None for a row
+    height: vertical centre of the text, from 0 to 1; None for a row
     """
 
     text: str
@@ -153,7 +153,7 @@ class Plot:
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
     bars: whether all series except published figures are horizontal bars
     labels: names of the lines, or values of the rows; they replace a legend
-    rest: settings omitted to keep the plot readable
+    rest: settings omitted for readability
     """
 
     name: str
@@ -187,7 +187,7 @@ class Plot:
 
 
 def labelled(plot: Plot) -> Plot:
-    """Return a plot with a label for each of its lines, as near as possible to the line's end.
+    """Return the plot with a label for each line, as close as possible to the line's end.
 
     Both axes get a span; heights are measured along the span of y.
     """
@@ -219,10 +219,10 @@ def labelled(plot: Plot) -> Plot:
 
 
 def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Return the middles of labels, as near as possible to the ``wanted`` middles without overlap.
+    """Return the centres of labels, as close as possible to the ``wanted`` centres without overlap.
 
-    All numbers are fractions of the plot's height. ``heights`` are the heights of the texts, with
-    a sum of at most 1. The labels keep their order; the sum of squared shifts is minimal.
+    All numbers are fractions of the plot's height. ``heights`` are the heights of the texts; their
+    sum is at most 1. The labels keep their order; the sum of squared shifts is minimal.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     tall = [heights[number] for number in order]
@@ -263,7 +263,7 @@ def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:
 
 
 def end_of(series: Series, x: Axis) -> tuple[float, float]:
-    """Return the last point of a line within the axis, interpolated where the axis cuts it."""
+    """Return the last point of a line within the axis, interpolated at the axis limit."""
     assert x.span is not None
     points = [
         (float(here), float(y))

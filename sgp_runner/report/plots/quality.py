@@ -65,7 +65,7 @@ def against_time(ranking: Ranking) -> Iterator[Plot]:
 
 
 def ends_of(settings: Sequence[RunGroup], column: str) -> tuple[list[float], list[float]]:
-    """Return the lowest values, and the highest values, of a column in each curve."""
+    """Return the lowest and the highest value of a column for each curve."""
     columns = [setting.curve[column].astype(float) for setting in settings]
     return [column.min() for column in columns], [column.max() for column in columns]
 
@@ -73,14 +73,14 @@ def ends_of(settings: Sequence[RunGroup], column: str) -> tuple[list[float], lis
 def choose_axis(
     reach: Sequence[float], ends: Sequence[float], begins: Sequence[float]
 ) -> tuple[Literal["linear", "log"], float | None]:
-    """Choose the scale and the end of the time axis so that no line squeezes the others.
+    """Choose the scale and the end of the time axis so that no line compresses the others.
 
     A linear axis ends at `AXIS_END_MEDIANS` times the median reach, unless the last line is at most
     a third longer. The axis is logarithmic if a linear one would cut off more than one line in
     `LINES_PER_CUT_LINE` or the start of any line, or if the fastest line is more than
     `MAX_AXIS_RATIO` times as fast as the median.
 
-    reach: time until a line reaches the target, or its end
+    reach: time at which each line reaches the target, or ends
     begins, ends: first and last time of each line
     """
     usual = median(reach)

@@ -19,7 +19,7 @@ from sgp_runner.report.read.run_groups import METRIC_NAMES, RunGroup
 class Section:
     """A section of a report.
 
-    absent: the reason if there are no plots
+    absent: the reason, if there are no plots
     aside: whether the section is collapsed, because it only supplements other sections
     """
 
@@ -70,7 +70,7 @@ def sections(
         ),
         Section(
             f"{quality} against bytes sent",
-            f"{whose} Bytes are those one node has sent, mean over the nodes.",
+            f"{whose} Bytes are those that a node has sent, averaged over the nodes.",
             [*against_bytes(evaluated)],
             none,
             aside=True,
@@ -79,7 +79,7 @@ def sections(
             "Consensus distance",
             "Root mean square distance of the workers' models from their mean, at each evaluation.",
             [plot for ranking in ranked for plot in consensus(ranking)],
-            "The workers' models were equal at every evaluation, or not compared.",
+            "The workers' models were equal, or not compared, at every evaluation.",
             aside=True,
         ),
         Section(

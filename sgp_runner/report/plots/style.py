@@ -94,8 +94,9 @@ def axis_over(title: str, values: Sequence[float]) -> Axis:
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Return ticks of a logarithmic axis: 1, 2 and 5 times the powers of ten around the range, or
-    all their multiples in a range of less than a factor of 5.
+    """Return the ticks of a logarithmic axis around the range from ``low`` to ``high``.
+
+    These are 1, 2 and 5 times the powers of ten, or all multiples if ``high`` < 5 ``low``.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     digits = (1, 2, 5) if high >= 5 * low else range(1, 10)

@@ -18,7 +18,7 @@ BANDWIDTH = f"{LINKS}bandwidth"
 
 
 def fastest_tables(rankings: Sequence[Ranking]) -> Iterator[ReportTable]:
-    """Yield a table for each task that was timed on many clusters and numbers of nodes."""
+    """Yield a table for each task timed on many clusters and numbers of nodes."""
     studies = [ranking for ranking in rankings if ranking.target is None]
     tasks = group_by(studies, lambda ranking: (ranking.task, ranking.timed, ranking.clock))
     for task, members in tasks.items():
@@ -41,7 +41,7 @@ def of_task(name: str, rankings: Sequence[Ranking], nodes: Sequence[int]) -> Rep
     note = (
         f"{first.task}{', clock of ' if first.timed else ''}{first.timed}. Below each method: its "
         f"{CLOCK[first.clock]} per iteration and its speed-up{over} on as many nodes. "
-        f"+1: one more method takes less than {100 * (CLOSE - 1):g} % longer."
+        f"+1: another method takes less than {100 * (CLOSE - 1):g} % longer."
     )
     heads = [counted(count, "node") for count in nodes]
     title = "Fastest methods by cluster and number of nodes"
@@ -57,7 +57,7 @@ def rate(ranking: Ranking) -> tuple[str, float]:
 
 
 def cell_of(rows: Sequence[Row]) -> Cell:
-    """Return the cell of rows on one number of nodes, the fastest first."""
+    """Return the cell for ``rows``, which have one number of nodes and are sorted by time."""
     if not rows:
         return text("")
     best, close = rows[0], as_fast(rows)
@@ -68,7 +68,7 @@ def cell_of(rows: Sequence[Row]) -> Cell:
 
 
 def as_fast(rows: Sequence[Row]) -> int:
-    """Return the number of other rows that are about as fast as the first one."""
+    """Return the number of rows that are about as fast as the first one."""
     return sum(row.time < CLOSE * rows[0].time for row in rows[1:])
 
 

@@ -1,4 +1,4 @@
-"""The first lines of a report: what was compared, and which setting is the best, in a sentence."""
+"""The first lines of a report: the compared runs, and a sentence about the best setting."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def headline(rankings: Sequence[Ranking]) -> str:
 
 
 def leaders(ranking: Ranking) -> list[Row]:
-    """Return the rows on the largest number of nodes for timing studies, and else all rows, from
-    the first on; empty if the first row has no rank.
+    """Return the rows that a sentence compares; empty if the first row has no rank.
+
+    These are all rows or, for a timing study, those on the largest number of nodes.
     """
     nodes = max(int(row.setting.nodes) for row in ranking.rows)
     study = ranking.target is None
@@ -54,7 +55,7 @@ def leaders(ranking: Ranking) -> list[Row]:
 
 
 def sentence(ranking: Ranking, several: bool) -> str:
-    """Return the sentence of one ranking; of ``several``, it names the machines or the task."""
+    """Return the sentence for a ranking; if ``several``, with the machines or the task."""
     rows = leaders(ranking)
     first = rows[0]
     sizes = {int(row.setting.nodes) for row in ranking.rows}
@@ -93,7 +94,7 @@ def time_text(ranking: Ranking, row: Row) -> str:
 
 
 def doubt(timed: Sequence[Row], equal: Sequence[Row]) -> str:
-    """Name the settings of which a seed is as fast as one of the first setting, in a sentence."""
+    """Return a sentence on settings whose seeds overlap with the first's; empty if none."""
     first = timed[0]
     close = [row for row in timed[len(equal) :] if min(row.times) <= max(first.times)]
     if len(first.times) == 1 or not close:
@@ -103,7 +104,7 @@ def doubt(timed: Sequence[Row], equal: Sequence[Row]) -> str:
 
 
 def named(row: Row, sizes: set[int]) -> str:
-    """Name a row by its algorithm, settings and, where they differ, number of nodes."""
+    """Name a row by its algorithm, its settings and, if it varies, its number of nodes."""
     parts = [row.setting.algorithm, *map(short_key, row.overrides)]
     size = f" on {counted(row.setting.nodes, 'node')}" if len(sizes) > 1 else ""
     return f"{' '.join(parts)}{size}"

@@ -54,7 +54,7 @@ class Row:
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
     speed_up: time of the setting named ``over`` divided by the time of this setting; None if this
-        setting has no time
+        setting has none
     """
 
     rank: int | None
@@ -124,7 +124,7 @@ class Ranking:
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """Texts that make the names of the ranking's files unique."""
+        """Strings that make the names of the ranking's files unique."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
@@ -149,9 +149,10 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
 
 
 def too_coarse(settings: Sequence[RunGroup], target: float) -> bool:
-    """Return whether at least half of the settings that reach a target have few evaluations before.
+    """Return whether the evaluations are too infrequent to rank by the time to the target.
 
-    The time between two evaluations at which a target was reached is unknown.
+    This is the case if at least half of the settings that reach the target have few evaluations
+    before it: the time between two evaluations at which it is reached is unknown.
     """
     before = [
         setting.evaluations_before(target) for setting in settings if setting.times_to(target)
@@ -187,8 +188,8 @@ def order(row: Row, by_quality: bool) -> tuple[float, ...]:
     """Return the sort key of a row.
 
     Rows with a time come first, ordered by the number of seeds without a time and then by time.
-    Rows with equal times, and the other rows, which follow, have the best quality first. By
-    quality, so have all rows that have finished."""
+    Rows with equal times, and the other rows, which follow, have the best quality first. In a
+    ranking by quality, all finished rows are sorted this way."""
     quality = row.setting.mean("quality")
     worst = math.isnan(quality)
     by_value = worst, 0.0 if worst else -row.setting.better * quality
@@ -197,10 +198,10 @@ def order(row: Row, by_quality: bool) -> tuple[float, ...]:
 
 
 def with_rank(row: Row, rank: int, rows: Iterable[Row], by_quality: bool) -> Row:
-    """Return the row with its rank and its speed-up over the baseline of its number of nodes.
+    """Return the row with its rank, and its speed-up over the baseline on as many nodes.
 
     The baseline is the variant of AR-SGD with the most similar settings, and without a codec if
-    there is one. If there is no AR-SGD, it is the slowest setting.
+    there is one. Without AR-SGD, the baseline is the slowest setting.
     """
     ranked = row.setting.finished if by_quality else bool(row.times)
     if not row.times:
@@ -230,7 +231,7 @@ def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
     """Return the target that the user ``asked`` for or, by default, a quality that is reached.
 
     The default is the best quality that all settings reach with every seed. If the worst setting
-    lowers it too much, the default is the best quality that half of the settings reach with every
+    lowers this too much, the default is the best quality that half of the settings reach with every
     seed. Unfinished settings count only if no setting has finished.
     """
     metric = settings[0].metric
@@ -255,7 +256,7 @@ def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
 
 
 def easier(quality: float, metric: str) -> float:
-    """Round to an easier whole percent, tenth of a BLEU point, or two digits of a loss."""
+    """Round to an easier target: whole percent, tenths of a BLEU point, or two digits of a loss."""
     if metric == "loss":
         unit = 10.0 ** (math.floor(math.log10(quality)) - 1) if quality > 0 else 1.0
         return float(f"{math.ceil(round(quality / unit, 9)) * unit:.6g}")

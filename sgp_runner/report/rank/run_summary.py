@@ -1,4 +1,4 @@
-"""The settings of a report: the main ones as text, the differing ones, and the shared ones."""
+"""Summary of the settings of a report: main, differing and shared settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
 
 
 def timed_as(settings: Mapping[str, Any]) -> str:
-    """Describe the training whose time is simulated, if it is not the training of the run."""
+    """Describe the training whose time is simulated, if it differs from the training of the run."""
     model, count, size = (
         settings.get(f"timed_as.{key}") for key in ("model", "num_parameters", "batch_size")
     )

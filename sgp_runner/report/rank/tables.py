@@ -34,7 +34,7 @@ Linker: TypeAlias = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class CellLink:
-    """A text and its target, relative to the report."""
+    """A text and its link target, relative to the report."""
 
     text: str
     href: str | None = None
@@ -196,7 +196,7 @@ def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> 
         "runs",
         "Runs",
         "Below the mean over the workers, the lowest worker and the highest. Links to files work "
-        "where the folders of the runs are.",
+        "while the folders of the runs exist.",
         raw.reset_index(drop=True),
         [
             "run",
@@ -298,7 +298,7 @@ def quality_text(value: float, metric: str | None) -> str:
 
 
 def quality_range(low: float, high: float, metric: str | None) -> str:
-    """Return the range as text, empty if both ends are equal."""
+    """Return the range as text; empty if both ends are equal."""
     ends = [quality_text(value, metric) for value in (low, high)]
     return " – ".join(ends) if ends[0] != ends[1] else ""
 

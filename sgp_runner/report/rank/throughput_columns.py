@@ -23,7 +23,7 @@ Column: TypeAlias = tuple[str, Callable[[RunGroup], str]]
 
 
 def known_rates(settings: Sequence[RunGroup]) -> list[str]:
-    """Return the rates that some setting has."""
+    """Return the rates that at least one setting has."""
     return [name for name in RATES if not all(isnan(setting.mean(name)) for setting in settings)]
 
 

@@ -1,4 +1,4 @@
-"""A table of unseen sentences: the translations of each setting beside the reference."""
+"""A table of validation sentences: the translations of each setting beside the reference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sgp_runner.utils.errors import printable
 
 MAX_LENGTH = 1000  # characters of a sentence that are shown
 NOTE = (
-    "The first seed of each setting has translated these sentences of the validation set with its "
-    "averaged model at the end, by greedy decoding."
+    "The first seed of each setting translated these sentences of the validation set with its "
+    "final averaged model, by greedy decoding."
 )
 
 
@@ -41,7 +41,7 @@ def translation_tables(settings: Sequence[RunGroup]) -> list[ReportTable]:
 
 
 def sentences(setting: RunGroup) -> Iterator[tuple[str, str, str]]:
-    """Yield source, reference and translation, as its first run has recorded them."""
+    """Yield source, reference and translation, as recorded by the first run of ``setting``."""
     recorded: Any = (read_summary(Path(setting.folder)) or {}).get("translations")
     for example in recorded if isinstance(recorded, list) else ():
         if isinstance(example, dict):

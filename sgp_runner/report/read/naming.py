@@ -95,7 +95,7 @@ def timed_models(settings: Sequence[RunGroup]) -> str:
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Return the largest unit that fits 3 times into ``seconds``, and its length in seconds."""
+    """Return the largest unit that fits three times into ``seconds``, and its length in seconds."""
     return next(
         (
             (unit, size)
@@ -107,7 +107,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def three_digits(value: float) -> str:
-    """Write a positive number with three digits and no exponent: ``0.0512``, ``7.30``, ``1204``."""
+    """Format a positive number with 3 digits and no exponent: ``0.0512``, ``7.30``, ``1204``."""
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
 
 
@@ -121,14 +121,14 @@ def file_name(*parts: str) -> str:
 
 
 def wrap_label(label: str) -> str:
-    """Wrap a name into at most four short lines, which leave space for the plot on a phone."""
+    """Wrap a name into at most four short lines, so that the plot fits on a phone."""
     spaced = label.replace("_", "_ ")
     lines = textwrap.wrap(spaced, 20, break_on_hyphens=False, max_lines=4, placeholder=" …")
     return "\n".join(line.replace("_ ", "_") for line in lines)
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting of a plot by its algorithm and the values that tell it from the others."""
+    """Name each setting of a plot by its algorithm and the values that distinguish it."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda setting: counted(setting.nodes, "node"),
         "kind": lambda setting: setting.kind,
@@ -164,6 +164,6 @@ def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) ->
 
 
 def short_key(word: str) -> str:
-    """Write ``optim.schedule.warmup_epochs=5`` as ``warmup_epochs=5``."""
+    """Shorten ``optim.schedule.warmup_epochs=5`` to ``warmup_epochs=5``."""
     key, sign, value = word.partition("=")
     return f"{key.rpartition('.')[2]}{sign}{value}"

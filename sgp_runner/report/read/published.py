@@ -1,9 +1,9 @@
 """Published results by row, from ``published.csv``, paired with the results of our runs.
 
-``results/paper`` explains the file. A preset has the name of the row that it reproduces; this name
-pairs runs and rows. A quality is comparable only if our run uses the published data set and number
-of epochs. Other qualities are shown and labelled not comparable. A time is shown only if it comes
-from a run with this data set and number of epochs, or from a timing study.
+``results/paper`` explains the file. A preset names the row that it reproduces; runs and rows are
+paired by this name. A quality is comparable only if our run uses the published data set and number
+of epochs. Other qualities are shown as "not comparable". A time is shown only if it comes from a
+run with this data set and number of epochs, or from a timing study.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Published:
 
     value: in ``unit``
     spread: published deviation; None if there is none
-    derived: whether this package computed the figure from another published figure
+    derived: whether this package derived the figure from another published figure
     """
 
     row: str
@@ -133,7 +133,7 @@ class Pair:
 
     @property
     def ours_is(self) -> str:
-        """Description of our result: its kind, its origin, and whether it is comparable."""
+        """Description of our result: kind, origin, and whether it is comparable."""
         what = self.kind
         if self.metric in TIMES and self.kind != REAL:
             what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"
@@ -185,7 +185,7 @@ def pairs_in(setting: RunGroup, figures: Mapping[str, Published]) -> Iterator[Pa
 
 
 def in_unit(values: pd.Series, metric: str) -> pd.Series:
-    """Convert accuracies to the published unit: percent of accuracy or error; BLEU is unchanged."""
+    """Convert accuracies to the published unit, percent of accuracy or error; BLEU is unchanged."""
     if metric == "bleu":
         return values
     return 100 * values if metric == "val_top1" else 100 - 100 * values

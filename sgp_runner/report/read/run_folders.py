@@ -1,4 +1,4 @@
-"""Search for the folders of runs below the folders on a command line."""
+"""Search for run folders below the folders on a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SWEEP_JOBS = 50_000  # of a sweep
 
 
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the runs in or below the folders, each once, and a sentence for each omission.
+    """Return the distinct runs in or below the folders, and a sentence for each omission.
 
     Folders below a run's folder are not searched. For the folder of a sweep, the runs of the sweep
     are returned. Links to a parent folder are not followed. Raises ConfigError for a path that is
@@ -49,9 +49,9 @@ def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def contents(folder: Path, seen: set[tuple[int, int]]) -> tuple[list[Path], list[Path]]:
-    """Return the runs of a folder that is a run or a sweep, and the subfolders of any other folder.
+    """Return the runs of a run or sweep folder, and the subfolders of any other folder.
 
-    seen: device and inode of the folders entered so far, which are not entered again
+    seen: device and inode of the folders visited so far, which are not visited again
     """
     if is_run(folder):
         return [folder], []
@@ -71,7 +71,7 @@ def contents(folder: Path, seen: set[tuple[int, int]]) -> tuple[list[Path], list
 
 
 def left_out(path: Path, why: str) -> str:
-    """Return the sentence for a folder that a report leaves out."""
+    """Return the sentence for a folder that a report omits."""
     return f"{printable(str(path))} is left out: {printable(why)}"
 
 

@@ -1,4 +1,4 @@
-"""Settings: groups of runs that differ only in their seed, named by method, nodes and kind."""
+"""Settings: groups of runs that differ only in the seed, named by method, nodes and kind."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RunGroup:
 
     overrides: the settings that distinguish it from the algorithm's other runs in this report
     cluster: the modelled machines, for example ``ethernet_10g (10 Gbit/s)``; empty for real runs
-    runs: lines of ``Runs.table``, one per seed
-    curves: lines of ``Runs.curves`` of these runs
+    runs: rows of ``Runs.table``, one per seed
+    curves: rows of ``Runs.curves`` for these runs
     curve: the means of ``MEASURED`` over the seeds, and the range ``low`` to ``high`` of the
         quality, at each epoch that every seed has
     """
@@ -80,13 +80,13 @@ class RunGroup:
 
     @property
     def iteration_range(self) -> tuple[float, float]:
-        """The least and the greatest ms per iteration, over seeds and rates of the links."""
+        """The lowest and highest ms per iteration, over seeds and link rates."""
         low, high = self.range("ms_per_iteration")
         return float(np.fmin(low, self.range("ms_per_iteration_fastest")[0])), high
 
     @property
     def utilisation(self) -> float:
-        """Mean share of the iteration time in which the gradient is computed.
+        """Mean share of the iteration time spent computing the gradient.
 
         NaN unless the setting is timed as a language model in simulated time.
         """
@@ -99,7 +99,7 @@ class RunGroup:
 
     @property
     def better(self) -> float:
-        """1 if a higher quality is better, -1 if a lower one is."""
+        """1 if higher quality values are better, -1 if lower values are."""
         return 1.0 if HIGHER_IS_BETTER[self.metric] else -1.0
 
     @property
@@ -114,7 +114,7 @@ class RunGroup:
 
     @property
     def ranged(self) -> bool:
-        """Whether the links of simulated machines have a range of rates."""
+        """Whether the simulated links have a range of rates."""
         return bool(
             self.curve["fastest_s"].notna().any()
             or self.runs["ms_per_iteration_fastest"].notna().any()
@@ -132,7 +132,7 @@ class RunGroup:
         return [time for time in times if time is not None and not math.isnan(time)]
 
     def evaluations_before(self, target: float) -> int:
-        """Return the evaluations before the target, the fewest of the seeds that reach it."""
+        """Return the fewest evaluations before the target, over the seeds that reach it."""
         ahead = (self.better * (self.curves["quality"] - target) >= 0).groupby(
             self.curves["folder"]
         )
@@ -223,7 +223,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster_name(machines: Mapping[str, object]) -> str:
-    """Name a profile with the rates of its links, its slowest node, and its regions."""
+    """Name a cluster by its profile, link rates, slowest node and regions."""
     name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
@@ -270,7 +270,7 @@ def regions_in(value: object) -> tuple[list[float], float]:
 
 
 def lowest(value: object) -> float:
-    """Return a number, or the lowest number of a list; 0 if there is none."""
+    """Return a number, or the smallest number of a list; 0 if there is none."""
     return (
         min((number(item) or 0 for item in value), default=0)
         if isinstance(value, list)
@@ -295,14 +295,14 @@ def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a key; overrides distinguish only the runs that have the same key."""
+    """Return the key of a run; overrides distinguish runs with the same key."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], preferred: Sequence[str]) -> list[str]:
     """Choose keys whose values together distinguish all members; prefer the keys in ``preferred``.
 
-    A key is chosen only if it separates members that the keys chosen before do not separate.
+    A key is chosen only if it separates members that the previous keys do not separate.
     """
     chosen: list[str] = []
     groups = 1
@@ -317,7 +317,7 @@ def distinguishing(members: Sequence[Mapping[str, object]], preferred: Sequence[
 
 
 def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
-    """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
+    """Format settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:
         if key not in settings:
@@ -330,7 +330,7 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
 
 
 def labels(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting by its method and by everything else in which ``settings`` differ."""
+    """Name each setting by its method and all other differences between ``settings``."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "model": lambda setting: setting.model,
         "data": lambda setting: f"on {setting.data}",

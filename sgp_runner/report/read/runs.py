@@ -1,18 +1,17 @@
-"""Run folders as data frames, including unfinished runs; damaged runs are left out with a reason.
+"""Run folders as data frames, with unfinished runs; damaged runs are omitted, with a reason.
 
-``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
+``table`` has a row for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
 time_s steps ms_per_iteration ms_per_iteration_fastest bytes_per_node hours samples_per_s
 tokens_per_s flops_per_s mfu waiting_share row fitted commit dirty settings``. ``quality`` is the
 mean over the workers' models; ``low`` and ``high`` are the range over these models. With a server
 all three describe the server's model; with ``eval_workers=false``, the averaged model. ``fitted``
-is true if the cluster profile of the run was
-fitted to the published time of its row. ``settings`` maps dotted keys of the configuration to
-values.
+is true if the cluster profile of the run was fitted to the published time of its row. ``settings``
+maps dotted keys of the configuration to values.
 
-``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s fastest_s bytes
-quality low high averaged consensus``. ``consensus`` is the consensus distance of the workers; NaN
-if unknown. ``fastest_s`` is ``time_s`` at the highest rate of the links; NaN if they have one rate.
+``curves`` has a row for each run and evaluated epoch: ``folder epoch time_s fastest_s bytes quality
+low high averaged consensus``. ``consensus`` is the consensus distance of the workers; NaN if
+unknown. ``fastest_s`` is ``time_s`` at the highest rate of the links; NaN if they have one rate.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ Settings = Mapping[str, Any]
 class Runs:
     """The runs of a report.
 
-    skipped: one sentence for each folder that could not be read, and one about runs of another
-        results version
+    skipped: a sentence for each unreadable folder, and one about runs of another results version
     """
 
     table: pd.DataFrame
@@ -115,7 +113,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return the line of a run in the table, and the curve of the run. Raises Damaged."""
+    """Return the row of a run in the table, and its curve. Raises Damaged."""
     config = read_config(folder)
     settings = {**settings_of(config), RESULTS_VERSION: version_of(config)}
     summary = read_summary(folder)
@@ -183,12 +181,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """Return the facts of an unfinished run that the summary of a finished run contains."""
+    """Return the facts of an unfinished run that a summary would contain."""
     try:
         return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:
         raise Damaged(
-            f"it did not finish, and its config.yaml does not fit this version ({error})."
+            f"the run did not finish, and its config.yaml does not fit this version ({error})."
         ) from None
 
 
@@ -204,7 +202,7 @@ def kind_of(facts: Mapping[str, object]) -> str:
 def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
     """Return the costs of a run from its summary.
 
-    If the summary lacks the time per iteration, it is the time divided by the steps of a node.
+    A missing time per iteration is calculated as the time divided by the steps of a node.
     """
     out = {key: number(summary.get(key)) for key in COSTS}
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
@@ -213,10 +211,10 @@ def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
 
 
 def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame:
-    """Return one line for each epoch at which all workers were evaluated.
+    """Return one row for each epoch at which all workers were evaluated.
 
-    kind: of the records of the quality: eval (workers' own models), or average (their average, or a
-        server's model)
+    kind: kind of the records with the quality: eval (workers' own models), or average (their
+        average, or a server's model)
 
     ``attrs["metric"]`` is the name of the measured quality.
     """
@@ -266,8 +264,8 @@ def bytes_at(
 ) -> np.ndarray[Any, Any]:
     """Return the bytes that a node has sent at each of ``times`` [T].
 
-    The bytes of each worker are interpolated between records and averaged over the workers. The
-    records of averaged models have them exactly, except in older runs and runs with a server.
+    The bytes of each worker are interpolated between records and averaged over the workers. Records
+    of averaged models have exact bytes, except in older runs and runs with a server.
     """
     sent = pd.DataFrame(
         [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"],
@@ -287,7 +285,7 @@ def bytes_at(
 
 
 def version(folder: Path) -> dict[str, object]:
-    """Return the commit of a run, and whether files differed from the commit; None if unknown."""
+    """Return the commit of a run, and whether files were modified; None if unknown."""
     try:
         git = read_json(folder / "environment.json")["git"] or {}
         commit, dirty = git.get("commit"), git.get("dirty")
@@ -302,8 +300,8 @@ def version(folder: Path) -> dict[str, object]:
 def completed(configs: Sequence[Settings]) -> list[Settings]:
     """Add to each configuration the settings that were introduced after it was written.
 
-    The values come from the newest configuration that agrees with the old one in all its settings.
-    Nothing is added if several newer configurations match it but differ in the missing values.
+    The values come from the newest configuration with all settings and values of the old one.
+    Nothing is added if several newer configurations match but differ in the missing values.
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
@@ -342,8 +340,8 @@ def completion(config: Settings, candidates: Sequence[Settings]) -> Settings:
 def extends(newer: Settings, older: Settings, key: str = "") -> bool:
     """Return whether ``newer`` has all settings of ``older`` with the same values.
 
-    A part of a configuration may have more settings in ``newer``. A mapping that is the value of
-    one setting must be equal.
+    A part of a configuration may have more settings in ``newer``. A mapping that is the value of a
+    setting must be equal.
     """
     return all(
         name in newer

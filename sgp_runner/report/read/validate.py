@@ -58,19 +58,19 @@ def check_settings(config: Mapping[str, Any]) -> None:
         if isinstance(value, dict):
             kinds = {type(name) for name in value}
             if kinds - {str, int} or len(kinds) > 1 or (not key and int in kinds):
-                raise Damaged(f"its config.yaml has names of settings that are no text{at(key)}.")
+                raise Damaged(f"its config.yaml has names of settings that are not text{at(key)}.")
             waiting += [
                 (f"{key}.{name}" if key else str(name), inner) for name, inner in value.items()
             ]
         elif isinstance(value, list):
             waiting += [(key or "settings", inner) for inner in value]
         elif not isinstance(value, str | int | float | None):
-            raise Damaged(f"its config.yaml has a value that no setting has{at(key)}.")
+            raise Damaged(f"its config.yaml has a value that no setting can have{at(key)}.")
     for key, value in config.items():
         if is_part(key) and not isinstance(value, dict):
             raise Damaged(f"its config.yaml has {cut(repr(value))} for the settings of {key}.")
     if not is_between(config.get("batch_size"), 1, MAX_NUMBER):
-        raise Damaged("its config.yaml has no batch_size that is a number.")
+        raise Damaged("batch_size in its config.yaml is not a number.")
 
 
 def at(key: str) -> str:
@@ -100,13 +100,13 @@ def check_facts(facts: Mapping[str, Any]) -> None:
     }
     if wrong := [key for key, right in valid.items() if not right]:
         values = ", ".join(f"{key} {cut(repr(facts[key]))}" for key in wrong)
-        raise Damaged(f"its summary.json has what no run has: {values}.")
+        raise Damaged(f"its summary.json has invalid values: {values}.")
 
 
 def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the evaluation and training records that a report uses, reduced to their numbers.
+    """Return the numbers of the evaluation and training records that a report uses.
 
-    Raises Damaged for a value that should be a number.
+    Raises Damaged for a value that is not a number but should be.
     """
     out = []
     for record in records:
@@ -116,14 +116,16 @@ def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             continue
         for name in names:
             if not is_between(record.get(name), 0, MAX_NUMBER):
-                raise Damaged(f"its records have the {name} {cut(repr(record.get(name)))}.")
+                raise Damaged(f"its records have an invalid {name}: {cut(repr(record.get(name)))}.")
         for name in METRICS:
             if (value := record.get(name)) is not None and not is_between(
                 value, -MAX_QUALITY, MAX_QUALITY
             ):
-                raise Damaged(f"its records have the {name} {cut(repr(value))}.")
+                raise Damaged(f"its records have an invalid {name}: {cut(repr(value))}.")
         if not is_between(record.get(CONSENSUS) or 0, 0, MAX_NUMBER):
-            raise Damaged(f"its records have the {CONSENSUS} {cut(repr(record[CONSENSUS]))}.")
+            raise Damaged(
+                f"its records have an invalid {CONSENSUS}: {cut(repr(record[CONSENSUS]))}."
+            )
         fields = (*names, *METRICS, CONSENSUS) if kind != "train" else names
         out.append({"kind": kind, **{name: record[name] for name in fields if name in record}})
     return out

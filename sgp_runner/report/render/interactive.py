@@ -1,4 +1,4 @@
-"""Plots as data and layout for plotly.js, made without its Python package.
+"""Plots as data and layout for plotly.js, without its Python package.
 
 The page sets the colours of text and grid.
 """
@@ -14,7 +14,7 @@ SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
 
 def figure(plot: Plot) -> dict[str, Any]:
-    """Return a plot as values for JSON; a colour of ``null`` means the colour of the text."""
+    """Return a plot as JSON values; a colour of ``null`` means the colour of the text."""
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
@@ -43,7 +43,7 @@ def figure(plot: Plot) -> dict[str, Any]:
 
 
 def label_of(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a label for the page; heights of the line's end and the text are from 0 to 1."""
+    """Return a label for the page, with the heights of line end and text from 0 to 1."""
     text = label.text.replace("\n", "<br>")
     if label.height is None:
         at = {} if label.x is None else {"at": label.x}

@@ -53,7 +53,7 @@ class Chart(Figure):
     """A matplotlib figure without a window; notebooks display it as PNG."""
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the figure, or only lay it out in the hidden draw that precedes each file."""
+        """Draw the figure, or only compute its layout in the dry draw before saving a file."""
         engine = self.get_layout_engine()
         if isinstance(engine, ConstrainedLayoutEngine) and self.canvas.is_saving():
             engine.execute(self)
@@ -69,7 +69,7 @@ class Chart(Figure):
 def save_all(plots: Iterable[Plot], folder: Path) -> None:
     """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes.
 
-    Forked processes, one for each further core, write a share of many plots.
+    Many plots are distributed over forked processes, one for each additional core.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plots = list(plots)
@@ -93,7 +93,7 @@ def save_share(plots: Iterable[Plot], folder: Path) -> None:
 
 
 def save(plots: Sequence[Plot], folder: Path, name: str, formats: Iterable[str]) -> None:
-    """Write the plots, one below the other, as ``<name>.<format>`` for each of png, svg, pdf."""
+    """Write the plots, stacked vertically, as ``<name>.<format>`` for each of png, svg, pdf."""
     # Journals require fonts of type 42 in PDF.
     with rc_context({"svg.hashsalt": name, "pdf.fonttype": 42}):
         figure = drawn(*plots)
@@ -102,7 +102,7 @@ def save(plots: Sequence[Plot], folder: Path, name: str, formats: Iterable[str])
 
 
 def drawn(*plots: Plot) -> Chart:
-    """Draw plots, one below the other."""
+    """Draw plots, stacked vertically."""
     with rc_context({"font.size": 10}):
         heights = list(map(height_of, plots))
         figure = Chart(figsize=(7, sum(heights)), layout="constrained")
@@ -177,7 +177,7 @@ def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
 
 
 def literal(text: str) -> str:
-    """Return ``text`` with dollars escaped, so that matplotlib draws no mathematics."""
+    """Return ``text`` with dollar signs escaped, so that matplotlib does not parse math."""
     return text.replace("$", r"\$")
 
 
@@ -203,7 +203,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
 
 
 def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -> None:
-    """Draw a line with few enough markers to remain visible, or markers without a line."""
+    """Draw a line with so few markers that it stays visible, or markers without a line."""
     style = series.style
     size = 11 if style.shape == "star" else 6
     every = max(1, -(-len(x) // MAX_MARKERS)) if style.dash else 1

@@ -1,8 +1,8 @@
 """Tables and plots of a report on a terminal of 80 columns or more.
 
-A plot shows quality against time; each curve consists of the rank of its setting. The time axis is
-logarithmic, so that equal speed-ups are equal distances. If the target is an accuracy near 1, the
-quality axis is logarithmic in the error: 98 % and 99 % are further apart than 58 % and 59 %.
+A plot shows quality against time; each curve is drawn with the rank of its setting. The time axis
+is logarithmic, so that equal speed-ups are equal distances. If the target is an accuracy near 1,
+the quality axis is logarithmic in the error: 98 % and 99 % are further apart than 58 % and 59 %.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def cell_text(cell: Cell) -> Text:
 
 
 def terminal_plot(ranking: Ranking) -> str:
-    """Draw the first settings of a ranking, one for each of `MARKS`; empty without curves."""
+    """Draw the best settings of a ranking, up to one for each of `MARKS`; empty without curves."""
     several = len({row.setting.nodes for row in ranking.rows}) > 1
     rows = [
         (mark, row_label(row, several), curve)
@@ -159,7 +159,7 @@ def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
     """Choose the axis for qualities from ``low`` to ``high``.
 
     Returns a function from a quality to its height, in any unit, the qualities to label, and a
-    function from one of them to the text of its label.
+    function from a quality to the text of its label.
     """
     if metric == "accuracy" and target >= ERROR_AXIS_ACCURACY:
         ticks = [tick for tick in ACCURACIES if low <= tick <= high]
@@ -178,7 +178,7 @@ def percent_of(share: float) -> str:
 
 
 def time_axis(ticks: dict[int, str]) -> list[str]:
-    """Draw the time axis, and the labels that do not overlap the previous label."""
+    """Draw the time axis, with the labels that do not overlap their predecessor."""
     axis, below = ["─"] * WIDTH, ""
     for column, label in sorted(ticks.items()):
         start = max(0, min(column - len(label) // 2, WIDTH - len(label)))
@@ -190,7 +190,7 @@ def time_axis(ticks: dict[int, str]) -> list[str]:
 
 
 def wrapped(names: Sequence[str]) -> list[str]:
-    """Return the names side by side, in lines that are no wider than the picture."""
+    """Return the names side by side, wrapped to the width of the plot."""
     whole = "   ".join(name.replace(" ", "\N{NO-BREAK SPACE}") for name in names)
     lines = textwrap.wrap(whole, MARGIN + WIDTH, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -13,7 +13,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 
 
 def inert(value: object) -> object:
-    """Return ``value``, quoted if it is a text that a spreadsheet would evaluate as a formula."""
+    """Return ``value``, quoted if it is text that a spreadsheet would evaluate as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
@@ -31,7 +31,7 @@ def save_tables(tables: Iterable[ReportTable], folder: Path) -> None:
 def markdown_table(
     head: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[str] = ()
 ) -> str:
-    """Return a table in Markdown; the columns whose titles are in ``numbers`` end at the right."""
+    """Return a table in Markdown; columns whose titles are in ``numbers`` are right-aligned."""
     rules = ["---:" if title in numbers else "---" for title in head]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rules, *rows))
 

@@ -1,6 +1,6 @@
 """Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG.
 
-The page is one self-contained file that a browser shows without any network.
+The page is a single file that a browser shows offline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEANINGS = {
     REAL: "real processes, in measured time",
     TRAINED: "real gradients, in simulated time of the modelled machines",
     REHEARSAL: "a published setting on small data, with real gradients, in simulated time",
-    TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
+    TIMING: "no training; messages and gradients take simulated time on the modelled machines",
     PUBLISHED: "reported by a paper",
 }
 MARKS = (
@@ -74,7 +74,7 @@ def write_report(folders: Sequence[Path], out: Path, target: float | None = None
 def report_on(runs: Runs, out: Path, target: float | None = None) -> Report:
     """Write a report on ``runs`` to ``out``, replacing an earlier report there.
 
-    target: quality for which the times to reach it are compared; None: one is chosen
+    target: quality to which the times are compared; None: chosen automatically
 
     Raises ConfigError for an impossible target, or if ``out`` cannot be written.
     """
@@ -92,7 +92,7 @@ def report_on(runs: Runs, out: Path, target: float | None = None) -> Report:
     ):
         raise ConfigError(
             "--target",
-            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
+            f"an accuracy is between 0 and 1, not {target:g}: write 90 % as --target 0.9.",
         )
     pairs = pairs_of(settings)
     ranked = rankings(settings, target)
@@ -148,9 +148,9 @@ def render(
     skipped: Sequence[str],
     overview: Sequence[ReportTable] = (),
 ) -> str:
-    """Return the page, whose links are relative to its folder.
+    """Return the page, with links relative to its folder.
 
-    answer: the best settings in a sentence; empty if there are none
+    answer: a sentence about the best settings; empty if there are none
     configs: name and stored configuration of each setting, which the page shows
     overview: the tables at the top
     """
@@ -175,9 +175,9 @@ def render(
 
 
 def save_pictures(plots: Iterable[Plot], folder: Path) -> None:
-    """Write every plot as PNG and SVG; without matplotlib, print what installs it."""
+    """Write every plot as PNG and SVG; without matplotlib, print how to install it."""
     if not installed("matplotlib"):
-        logger.info(f"Plots are in the page alone; as pictures: {install('report')}.")
+        logger.info(f"Plots are only in the page; to get image files: {install('report')}.")
         return
     from sgp_runner.report.render.pictures import save_all
 
@@ -185,13 +185,13 @@ def save_pictures(plots: Iterable[Plot], folder: Path) -> None:
 
 
 def rendered(template: str, plots: Sequence[Plot], **facts: object) -> str:
-    """Return a page with these plots, which needs no network."""
+    """Return a page with these plots that works offline."""
     plotly = asset("plotly-basic.min.js")
     return filled(template, list(map(figure, plots)), asset("page.js"), plotly=plotly, **facts)
 
 
 def filled(template: str, data: object, script: str, **facts: object) -> str:
-    """Return a page with ``data`` as JSON and the ``script`` that draws it."""
+    """Return a page with ``data`` as JSON, drawn by ``script``."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
