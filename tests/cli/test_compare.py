@@ -153,7 +153,8 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
 ) -> None:
     assert main(["experiment=compare", "algo=sgp,ar_sgd", "algo.osgp.tau=2"]) == 2
     assert capfd.readouterr().err == (
-        "sgp-run: algo.osgp.tau: it is a setting of algo=osgp, but no run of this sweep has this choice.\n"
+        "sgp-run: algo.osgp.tau: it is a setting of algo=osgp, but no run of this sweep "
+        "has this choice.\n"
     )
     assert not Path("results").exists()
 
