@@ -3,6 +3,9 @@
 For sizes n, n r and n r² and a processor time of a + b n^p, the second increase in time is r^p
 times the first. Each row shows the exponent p, which is 1 if the work is proportional to the size.
 The start-up time a cancels. The processor time is the total over all processes of the command.
+
+From 512 to 4,096 nodes, the same number of node steps of SGP takes 1.5 times as long, because the
+objects of more nodes miss the processor's caches: in a profile, ``heappop`` takes 4 times as long.
 """
 
 from __future__ import annotations
