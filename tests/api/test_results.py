@@ -54,7 +54,9 @@ def test_what_cannot_be_drawn_is_said(sweep: sgp.Results, tmp_path: Path) -> Non
         sgp.ConfigError, match="^against: 'steps' is not one of time, epochs, bytes"
     ):
         sweep.plot("steps")  # type: ignore[arg-type]
-    with pytest.raises(sgp.ConfigError, match=r"^plot: these runs need 2 plots \(.*\): load those"):
+    with pytest.raises(
+        sgp.ConfigError, match=r"^plot: these runs need 2 plots \(.*\): load the runs"
+    ):
         other = sgp.run("model=mlp nodes=2 epochs=0.1 logger=jsonl", results=tmp_path)
         sgp.Results([*sweep.folders, other.folder]).plot()
     timed = sgp.run("model=timing_only nodes=2 epochs=0.1 logger=jsonl", results=tmp_path)

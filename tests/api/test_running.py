@@ -337,7 +337,10 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"data": (torch.ones(4, 2), torch.ones(4))}, "data: train has no targets: give a torch"),
         ({"data": ((torch.ones(4, 2), torch.ones(3)),) * 2}, "inputs and targets of 4, 3 samples"),
         ({"data": ((torch.ones(0, 2), torch.ones(0)),) * 2}, "data: train is empty."),
-        ({"data": ((torch.ones(2, 2), torch.ones(2, 2).long()),) * 2}, "loss: targets of shape"),
+        (
+            {"data": ((torch.ones(2, 2), torch.ones(2, 2).long()),) * 2},
+            "loss: integer targets of shape",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_in_the_words_of_the_command(

@@ -274,7 +274,7 @@ def test_disks(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     set_disks(machine, 300 * GB)
     Path("file").touch()
     code, bad = check(capsys, *NCCL, "results=file/results")
-    assert code == 1 and bad.endswith("file: use results=FOLDER, or chmod u+w.")
+    assert code == 1 and bad.endswith("file is not writable: use results=FOLDER, or chmod u+w.")
 
 
 def test_programs(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,10 +125,10 @@ def test_an_invalid_url_is_refused_with_its_key(
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download", "cifar10", "url=http://127.0.0.1:9/x.tar.gz"]) == 2
-    sentence = r"sgp-run: download: http://127.0.0.1:9/x.tar.gz cannot be read \(.*refused\); .*\n"
+    sentence = r"sgp-run: download: cannot download http://127.0.0.1:9/x.tar.gz \(.*refused\); .*\n"
     assert re.fullmatch(sentence, capsys.readouterr().err)
     assert main(["download", "cifar10", "url=http://a b/x.tar.gz"]) == 2
-    assert "http://a b/x.tar.gz cannot be read (URL can't contain" in capsys.readouterr().err
+    assert "cannot download http://a b/x.tar.gz (URL can't contain" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,7 +230,7 @@ BAD: list[tuple[str, str, str]] = [
     ("--nodes=4", "--nodes", "there is no such option; settings are written key=value"),
     ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
     ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
-    ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("--cfg", "--cfg", "its value is missing: write --cfg job."),
     ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("--cfg jib", "--cfg", "'jib' is not one of job, hydra, all."),

@@ -93,7 +93,7 @@ def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
     experiment = experiment_of(overrides)
     assert (experiment.run.algo.title, experiment.run.nodes) == ("Pipe-SGD", 4)
     assert capsys.readouterr().err == (
-        "warning: algo.period of experiment=diloco_measured is left out: algo=pipe_sgd has no "
+        "warning: algo.period of experiment=diloco_measured is ignored: algo=pipe_sgd has no "
         "such setting.\n"
     )
     with pytest.raises(

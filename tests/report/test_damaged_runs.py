@@ -147,7 +147,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a long setting": (setting(f"x: 1{'0' * 400}"), "its config.yaml cannot be read"),
     "settings without names": (setting("1: 2"), "names of settings that are not text"),
     "mixed names": (setting("x: {1: 2, a: 3}"), "not text, x,"),
-    "a date": (setting("x: 2026-01-31"), "a value that no setting has, x,"),
+    "a date": (setting("x: 2026-01-31"), "a value that no setting can have, x,"),
     "a cluster in a word": (setting("cluster: x"), "'x' for the settings of cluster."),
     "a cluster in a list": (setting("cluster: [1]"), "[1] for the settings of cluster."),
     "no cluster": (setting("cluster: null"), "None for the settings of cluster."),

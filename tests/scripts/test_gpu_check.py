@@ -194,4 +194,4 @@ def test_the_page_has_the_answers_of_a_machine(tmp_path: Path) -> None:
     lines.write_text("".join(json.dumps(line) + "\n" for line in (machine, speed)))
     text = table_of_answers("", lines)
     assert text.startswith("On NVIDIA H200:\n") and text.count("| yes |") == 1
-    assert "plain loop's? | no |" in text
+    assert "in a plain loop? | no |" in text

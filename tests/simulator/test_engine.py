@@ -197,7 +197,7 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
     started = start(problem, engine, 2)
     engine.finish(started[0])  # computes both
     started[1].params.add_(1)
-    with pytest.raises(WrittenAfterSend, match="the parameters of rank 1"):
+    with pytest.raises(WrittenAfterSend, match="the parameter vector of rank 1"):
         engine.finish(started[1])
 
 

@@ -154,7 +154,7 @@ def test_a_slow_node_stretches_what_its_processors_take() -> None:
     ],
 )
 def test_what_only_hosts_have_needs_cores(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"cluster.hosts.{key}.*set that too"):
+    with pytest.raises(ConfigError, match=f"cluster.hosts.{key}.*also set cluster"):
         changed(machines(), **{key: value})
     with pytest.raises(ConfigError, match="cluster.compute.input_seconds"):
         changed(machines(), cores_per_host=1.0, input_seconds=0.5)

@@ -452,7 +452,7 @@ def test_a_board_ranks_the_arms_of_all_archives(
     out = tmp_path / "site"
     write_board(tmp_path, tmp_path / "empty")
     page = (tmp_path / "empty/index.html").read_text(encoding="utf-8")
-    assert page.count("No entry yet.") == 8 and page.count(" It takes no part: other settings") == 2
+    assert page.count("No entry yet.") == 8 and page.count(" It takes no part: settings other") == 2
     common = study_of(CONTENT, "small").common
     tracks = tuple(
         board.Track(bandwidth, measure_of("time_to_loss(9)")) for bandwidth in board.BANDWIDTHS
@@ -472,7 +472,7 @@ def test_a_board_ranks_the_arms_of_all_archives(
     for name, path in (("first", archive), ("second", other)):
         assert (out / "entries" / name / "study.zip").read_bytes() == path.read_bytes()
         assert (out / "entries" / name / "index.html").exists()
-    with pytest.raises(sgp.ConfigError, match="there is no folder .*none; name one"):
+    with pytest.raises(sgp.ConfigError, match="there is no folder .*none; give one"):
         write_board(out / "none", out)
 
 
