@@ -23,7 +23,11 @@ from sgp_runner.studies.verification import opened
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 ARCHIVES, PAGE, PICTURE = RESULTS / "audit", RESULTS / "audit.md", RESULTS / "audit.svg"
-COLOURS = {"survives": "#2f9e6e", "attenuated": "#d08b1d", "undecided": "#8a929a"}
+GOOD, NEUTRAL = "#2f9e6e", "#8a929a"
+COLOURS = {
+    **{"survives": GOOD, "better": GOOD, "no difference": NEUTRAL},
+    **{"attenuated": "#d08b1d", "undecided": NEUTRAL},
+}
 OTHER = "#c92a2a"  # of verdicts that a gain does not survive
 QUALITIES = {"val_top1": "%", "bleu": "BLEU"}
 FURTHEST = 8.0  # margins from zero that the picture shows
@@ -62,6 +66,7 @@ class AuditRow:
     gain: None if there are no published settings
     level: significance level of a two-sided test
     answer: the study's answer in sentences, with amendments
+    edges: the arms whose optimum lies at an edge of the tried values
     """
 
     name: str
@@ -72,6 +77,29 @@ class AuditRow:
     level: float
     answer: str
     seeds: int
+    edges: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the gain; on the tuned effect alone if no settings are published."""
+        if self.gain is not None:
+            return self.gain.verdict
+        if self.study.matters and is_inside(self.effect, self.study.matters, self.level):
+            return "no difference"
+        if self.effect.p > self.level:
+            return "undecided"
+        return "better" if self.effect.mean > 0 else "worse"
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of the row in the table of verdicts."""
+        published = signed(self.measure, self.gain.transferred) if self.gain else "not published"
+        margin = self.measure.difference(self.study.matters, True) if self.study.matters else ""
+        return [
+            f"[{self.study.primary}, not {self.study.baseline}](#{self.name})",
+            f"**{self.verdict}**{' †' if self.edges else ''}",
+            *(published, signed(self.measure, self.effect), margin, str(self.seeds)),
+        ]
 
 
 def main() -> None:
@@ -80,7 +108,7 @@ def main() -> None:
     for row in rows:
         del designs[row.name]
     PAGE.write_text(page(rows, designs), encoding="utf-8")
-    if any(row.gain for row in rows):
+    if rows:
         draw(rows, PICTURE)
 
 
@@ -96,25 +124,22 @@ def row_in(path: Path) -> AuditRow:
         return AuditRow(
             *(path.stem, study.study, first.measure, effect, gain, level),
             *(answer, len(findings.done.seeds)),
+            tuple(arm.arm.name for arm in findings.done.arms if arm.tuned.at_the_edge),
         )
 
 
 def page(rows: Sequence[AuditRow], designs: dict[str, StudyFile]) -> str:
-    judged = [(row, row.gain) for row in rows if row.gain is not None]
     lines = [HEAD]
-    if judged:
+    if rows:
         lines += [
             "![Effects of all rows against their margins](audit.svg)\n",
             "| gain | verdict | at published settings | tuned | matters from | seeds |",
             "| --- | --- | --- | --- | --- | --- |",
-            *(
-                f"| [{row.study.primary}, not {row.study.baseline}](#{row.name}) | "
-                f"**{gain.verdict}** | {signed(gain.measure, gain.transferred)} | "
-                f"{signed(gain.measure, gain.tuned)} | "
-                f"{gain.measure.difference(gain.margin, True)} | {row.seeds} |"
-                for row, gain in judged
-            ),
-            "\nEffects are the first method minus the second; plus is better. Brackets: 95 %\n",
+            *(f"| {' | '.join(row.cells)} |" for row in rows),
+            "\nEffects are the first method minus the second; plus is better. Brackets: 95 %. "
+            "*Better*, *worse* and *no difference* are verdicts on tuned effects alone, of claims "
+            "without published settings. † An arm's best setting lies at an edge of the tried "
+            "values.\n",
         ]
     lines += papers(rows)
     for row in rows:
@@ -166,28 +191,26 @@ def paper_line(text: str, difference: str, sign: int, row: AuditRow | None) -> s
     if row.study.matters and is_inside(row.effect, row.study.matters, row.level):
         shown = "agrees" if sign == 0 else "no difference"
     else:
-        shown = "not shown" if ours == 0 else "agrees" if ours == sign else "opposite"
+        shown = {sign: "agrees", 0: "not shown"}.get(ours, "opposite" if sign else row.verdict)
     return f"| {text} | {difference} | {signed(row.measure, row.effect)} | {shown} |"
 
 
 def draw(rows: Sequence[AuditRow], path: Path) -> None:
     """Plot both effects of each gain, in margins, and the band of effects too small to matter."""
-    judged = [(row, row.gain) for row in rows if row.gain is not None]
     with rc_context({"font.size": 11, "svg.hashsalt": "audit", "text.color": "#222222"}):
-        height = 1.6 + 0.75 * len(judged)
+        height = 1.6 + 0.75 * len(rows)
         figure = Figure(figsize=(7.2, height), layout="constrained", facecolor="white")
         figure.suptitle("Published gains, before and after tuning both sides", x=0.01, ha="left")
         axes = figure.subplots()
         axes.axvspan(-1, 1, color="#e9ecef", zorder=0)
         axes.axvline(0, color="#adb5bd", linewidth=1, zorder=1)
-        for y, (_, gain) in enumerate(judged):
-            colour = COLOURS.get(gain.verdict, OTHER)
-            for effect, offset, tint in (
-                (gain.transferred, 0.16, "#8a929a"),
-                (gain.tuned, -0.16, colour),
-            ):
+        for y, row in enumerate(rows):
+            colour = COLOURS.get(row.verdict, OTHER)
+            published = [(row.gain.transferred, 0.16, NEUTRAL)] if row.gain else []
+            for effect, offset, tint in [*published, (row.effect, -0.16 * len(published), colour)]:
+                margin = row.study.matters or abs(effect.mean)
                 low, mean, high = (
-                    value / gain.margin for value in (effect.low, effect.mean, effect.high)
+                    value / margin for value in (effect.low, effect.mean, effect.high)
                 )
                 ends = [max(low, -FURTHEST), min(high, FURTHEST)]
                 axes.plot(ends, [y - offset] * 2, color=tint, linewidth=3)
@@ -196,22 +219,22 @@ def draw(rows: Sequence[AuditRow], path: Path) -> None:
                 if high > FURTHEST:
                     axes.plot(FURTHEST, y - offset, ">", color=tint, markersize=9)
                 if abs(mean) <= FURTHEST:
-                    face = "white" if effect is gain.transferred else tint
+                    face = tint if effect is row.effect else "white"
                     axes.plot(mean, y - offset, "o", color=tint, markerfacecolor=face, markersize=8)
             axes.text(
                 1.01,
                 y,
-                gain.verdict,
+                row.verdict,
                 color=colour,
                 weight="bold",
                 va="center",
                 transform=axes.get_yaxis_transform(),
             )
         axes.set_yticks(
-            range(len(judged)),
-            [f"{row.study.primary}\nagainst {row.study.baseline}" for row, _ in judged],
+            range(len(rows)),
+            [f"{row.study.primary}\nagainst {row.study.baseline}" for row in rows],
         )
-        axes.set_ylim(len(judged) - 0.5, -0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(
             "effect in margins (arrow: further). Shaded: does not matter\n"
             "hollow: at the published settings; full: tuned"

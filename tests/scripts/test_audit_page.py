@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,11 @@ from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import read_study
 
 DESIGNS = CONFIGS / "study" / "audit"
+
+
+def tuned_only(mean: float, half: float) -> AuditRow:
+    """Return a row whose claim has no published settings."""
+    return replace(row("pipe_sgd", (0.0, 0.004), (mean, half)), gain=None, edges=("AR-SGD",))
 
 
 def row(name: str, transferred: tuple[float, float], tuned: tuple[float, float]) -> AuditRow:
@@ -38,6 +44,19 @@ def test_each_row_has_its_effects_verdict_paper_and_archive() -> None:
         "## Set down, but not run yet\n\n- Does SlowMo improve SGP on Fashion-MNIST? "
         "`sgp-run study audit --rows slowmo_sgp`\n"
     )
+
+
+def test_a_claim_without_published_settings_is_judged_by_its_tuned_effect() -> None:
+    effects = ((-0.009, 0.001), (0.009, 0.001), (0.0005, 0.001), (0.002, 0.003))
+    rows = [tuned_only(*effect) for effect in effects]
+    assert [row.verdict for row in rows] == ["worse", "better", "no difference", "undecided"]
+    assert (
+        "| [Pipe-SGD, not AR-SGD](#pipe_sgd) | **worse** † | not published | "
+        "-0.9 points [-1, -0.8] | 0.25 points | 8 |\n"
+    ) in page(rows[:1], {})
+    assert [papers([row])[-2].split(" | ")[-1] for row in rows] == [
+        *("worse |", "better |", "agrees |", "not shown |")
+    ]
 
 
 def test_differences_of_the_papers_stand_beside_ours() -> None:
@@ -76,6 +95,7 @@ def test_the_picture_is_the_same_bytes_again(tmp_path: Path) -> None:
     rows = [
         row("slowmo_local_sgd", (0.015, 0.004), (0.0005, 0.001)),
         row("slowmo_sgp", (0.03, 0.004), (0.02, 0.003)),
+        tuned_only(-0.009, 0.001),
     ]
     for path in (first := tmp_path / "a.svg", second := tmp_path / "b.svg"):
         draw(rows, path)
